@@ -1,0 +1,41 @@
+# Two commands do everything on a machine that has Python 3.11 and make: `make train` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: train test lint learn bench clean
+
+train: $(VENV)/.installed
+	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
+
+test: $(VENV)/.installed-dev lint
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+learn: $(VENV)/.installed-dev
+	$(BIN)/python scripts/learn.py
+
+bench: $(VENV)/.installed-dev
+	$(PIP) --constraint constraints.txt -e ".[bench]"
+	$(BIN)/python benchmarks/bench_ppo.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing into $(VENV) (a minute or two the first time)"
+	$(PIP) --constraint constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing into $(VENV) with everything the tests need (a few minutes the first time)"
+	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,video,wandb]"
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,21 @@
+"""Reinforcement learning that resumes, reports and runs fast: PyTorch and Gymnasium.
+
+Importing this package imports no heavy dependency; `torch` comes in with the first algorithm.
+"""
+
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from rl_training.version import __version__
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.base import Algorithm
+
+__all__ = ["__version__", "load"]
+
+
+def load(path: "str | PathLike[str]") -> "Algorithm":
+    """Return the agent saved at `path` (a run, a checkpoint, or `last`/`best` of one), whatever its algorithm."""
+    from rl_training.algorithms.base import Algorithm
+
+    return Algorithm.load(path)

@@ -1,0 +1,117 @@
+"""The public face that every algorithm shares: construct, learn, predict, evaluate, save, load."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import torch
+
+from rl_training.config import AlgorithmConfig, TrainConfig
+from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.protocols import ExperienceSource, Learner
+from rl_training.core.types import Array, EnvSpec, State
+
+if TYPE_CHECKING:  # declared upward imports: the face calls the experiment layer inside its methods
+    from rl_training.envs.factory import EnvFactory
+    from rl_training.experiment.agent import Agent
+    from rl_training.runtime.callbacks import Callback
+
+__all__ = ["Algorithm", "AlgorithmConfig", "Parts"]
+
+
+class StatefulLearner(Learner[Any], Protocol):
+    """A learner whose state is grouped by file; `model` is all that acting needs."""
+
+    def state_dict(self) -> dict[str, State]: ...
+    def load_state_dict(self, state: dict[str, State]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an algorithm is made of."""
+
+    learner: StatefulLearner
+    source: ExperienceSource[Any]
+
+
+class Algorithm:
+    """A thin face over parts: no mathematics, no loop, no files of its own.
+
+    `env` is a function that builds one environment (called with the config's `env_kwargs`), for environments
+    that are not registered with Gymnasium; `env_id` is then only a name.
+    """
+
+    name: ClassVar[str]
+    config_class: ClassVar[type[AlgorithmConfig]]
+
+    def __init__(self, config: TrainConfig, *, env: "EnvFactory | None" = None) -> None:
+        if config.algo != self.name:
+            raise ConfigError(
+                [f"algo is '{config.algo}', but {type(self).__name__} takes algo '{self.name}'"]
+            )
+        self.config = config
+        self._factory = env
+        self._agent: Agent | None = None
+        self._timesteps = 0
+
+    @staticmethod
+    def build(config: TrainConfig, spec: EnvSpec, device: torch.device) -> Parts:
+        """Return the parts for environments of `spec`; each algorithm says how."""
+        raise TypeError(
+            "Algorithm is abstract; use PPO or another entry of rl_training.algorithms.ALGORITHMS"
+        )
+
+    def learn(self, total_timesteps: int | None = None, *, callbacks: Sequence["Callback"] = ()) -> Self:
+        """Train for `total_timesteps` (default: the config's) in a run folder of its own; return self.
+
+        Called again, or after `load`, it goes on from where the agent is.
+        """
+        from rl_training.experiment import runs
+        from rl_training.experiment.agent import load_agent
+
+        budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
+        result = runs.train(
+            self.config.with_overrides(total_timesteps=self._timesteps + budget),
+            factory=self._factory,
+            callbacks=callbacks,
+            start_from=self._agent.path if self._agent is not None else None,
+        )
+        self._agent = load_agent(result.checkpoint_path, factory=self._factory)
+        self._timesteps = int(result.metrics["global_step"])
+        return self
+
+    def predict(self, obs: Any, *, deterministic: bool = True) -> tuple[Array, None]:
+        """Return (action in the environment's units, None) for one observation or a batch of them."""
+        return self.agent.predict(obs, deterministic=deterministic), None
+
+    def evaluate(self, num_episodes: int = 10, *, deterministic: bool | None = None) -> dict[str, Any]:
+        """Play `num_episodes` in fresh environments; return `mean_reward`, `std_reward` and more."""
+        return self.agent.evaluate(num_episodes, deterministic=deterministic)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the agent as a checkpoint folder: safetensors and JSON, nothing that could run code."""
+        self.agent.save(path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, env: "EnvFactory | None" = None) -> Self:
+        """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one."""
+        from rl_training.algorithms import ALGORITHMS
+        from rl_training.experiment.agent import load_agent
+
+        agent = load_agent(path, factory=env)
+        face = ALGORITHMS[agent.config.algo]
+        if not issubclass(face, cls):
+            raise UserError(f"{path} holds a {agent.config.algo} agent; load it with {face.__name__}.load")
+        model = face(agent.config, env=env)
+        model._agent, model._timesteps = agent, agent.timesteps
+        return model
+
+    @property
+    def agent(self) -> "Agent":
+        """The acting part; before learning, with initial weights."""
+        if self._agent is None:
+            from rl_training.experiment.agent import new_agent
+
+            self._agent = new_agent(self.config, factory=self._factory)
+        return self._agent

@@ -1,0 +1,86 @@
+"""The `rl-training` command. Imports nothing heavy until a command is chosen."""
+
+import importlib
+import sys
+from os import PathLike
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
+
+COMMANDS = {
+    "train": ("rl_training.cli.train", "train an agent from a config or from flags"),
+    "eval": ("rl_training.cli.eval", "play episodes with a trained agent, as numbers or as a video"),
+    "resume": ("rl_training.cli.resume", "go on with a run from its last checkpoint"),
+}
+
+HELP = f"""usage: rl-training COMMAND [options]
+
+commands:
+{"".join(f"  {name:<8} {text}{chr(10)}" for name, (_, text) in COMMANDS.items())}
+start here:
+  rl-training train --config configs/ppo/cartpole.yaml
+  rl-training train ppo --env-id CartPole-v1 --seed 3
+  rl-training eval runs/RUN --num-episodes 20
+
+rl-training COMMAND --help tells more; --debug shows the traceback of an error; --version the version.
+"""
+
+
+def load_config(path: "str | PathLike[str]") -> "TrainConfig":
+    """Read a YAML config strictly; see `rl_training.config.load_config`."""
+    from rl_training.config import load_config as load
+
+    return load(path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 done, 1 a fault during a run, 2 bad input, 130 interrupted."""
+    arguments = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from rl_training.version import __version__
+
+        print(__version__)
+        return 0
+    return _run(arguments[0], arguments[1:], debug)
+
+
+def _run(command: str, arguments: list[str], debug: bool) -> int:
+    from rl_training.core.errors import RunFault, UserError, did_you_mean
+
+    if command not in COMMANDS:
+        print(f"error: unknown command '{command}'{did_you_mean(command, COMMANDS)}", file=sys.stderr)
+        return 2
+    try:
+        code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
+        return code
+    except UserError as error:
+        return _report(error, 2, debug)
+    except RunFault as error:
+        return _report(error, 1, debug)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as in `| head`
+        return 1
+    except Exception as error:
+        unexpected = RuntimeError(
+            f"{type(error).__name__}: {error} (run again with --debug for the traceback)"
+        )
+        unexpected.__cause__ = error
+        return _report(unexpected, 1, debug)
+
+
+def _report(error: Exception, code: int, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        print(f"error: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,119 @@
+"""Flags from config dataclasses: same names, same types, the text under a field as its help."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict, field, fields, make_dataclass
+from typing import Annotated, Any, get_type_hints
+
+import tyro
+import yaml
+
+from rl_training.config import TrainConfig, algorithm_config_class
+from rl_training.core.errors import UserError
+
+RUN_GROUPS = {
+    "run": ("env_id", "seed", "total_timesteps", "output_dir", "device", "num_threads"),
+    "environments": (
+        "num_envs",
+        "env_backend",
+        "env_kwargs",
+        "preprocessing",
+        "normalize_obs",
+        "normalize_reward",
+    ),
+    "evaluation and checkpoints": (
+        "eval_every_timesteps",
+        "num_eval_episodes",
+        "eval_deterministic",
+        "checkpoint_every_timesteps",
+        "keep_checkpoints",
+    ),
+    "logging": ("log_every_timesteps", "track"),
+    "stopping early": ("stop_at_reward", "stop_after_stale_evals", "max_time"),
+}
+"""How `--help` groups the run-level settings; a test says that each stands in exactly one group."""
+
+
+def field_help(config_class: type) -> dict[str, str]:
+    """Return the string under each field of a dataclass."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for statement, following in zip(tree.body, tree.body[1:], strict=False):
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
+            continue
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            found[statement.target.id] = " ".join(str(following.value.value).split())
+    return found
+
+
+def parse_train_flags(
+    algo: str, base: TrainConfig | None, argv: list[str], prog: str, description: str
+) -> dict[str, Any]:
+    """Return `{"quiet": bool, "config": {...}}`: the settings of `base` (or the defaults) with flags on top."""
+    config_class = algorithm_config_class(algo)
+    assert config_class is not None
+    values: Mapping[str, Any] = base.to_dict() if base is not None else {}
+    groups = {
+        name: _group(name, TrainConfig, names, {n: values[n] for n in names if n in values})
+        for name, names in RUN_GROUPS.items()
+    }
+    inner = [item.name for item in fields(config_class)]
+    groups[f"{algo} settings"] = _group(f"{algo} settings", config_class, inner, values.get("algorithm", {}))
+    launch: list[Any] = [
+        (
+            "config",
+            Annotated[str | None, tyro.conf.arg(help="YAML file to start from; flags go on top.")],
+            None,
+        ),
+        ("quiet", Annotated[bool, tyro.conf.arg(help="Print only the run folder.")], False),
+    ]
+    members = [(_identifier(name), kind) for name, kind in groups.items()]
+    entry: Any = make_dataclass("Train", [*launch, *members], kw_only=True)
+    omit_prefixes: Any = tyro.conf.OmitArgPrefixes
+    parsed = asdict(tyro.cli(omit_prefixes[entry], args=argv, prog=prog, description=description))
+    run_level = {key: value for name in RUN_GROUPS for key, value in parsed[_identifier(name)].items()}
+    run_level["env_kwargs"] = _yaml_map(run_level["env_kwargs"])
+    settings = parsed[_identifier(f"{algo} settings")]
+    return {"quiet": parsed["quiet"], "config": {"algo": algo, **run_level, "algorithm": settings}}
+
+
+def _group(name: str, config_class: type, names: Any, values: Mapping[str, Any]) -> type:
+    hints, helps = get_type_hints(config_class), field_help(config_class)
+    defaults = {item.name: item for item in fields(config_class)}
+    members: list[Any] = []
+    for key in names:
+        kind: Any = str if key == "env_kwargs" else hints[key]
+        annotated: Any = Annotated[kind, tyro.conf.arg(help=helps[key])]
+        if key in values or key != "env_id":
+            members.append((key, annotated, field(default=_default(key, values, defaults[key].default))))
+        else:
+            members.append((key, annotated))
+    group = make_dataclass(_identifier(name).title(), members, kw_only=True)
+    group.__doc__ = ""
+    return group
+
+
+def _default(key: str, values: Mapping[str, Any], default: Any) -> Any:
+    if key == "env_kwargs":
+        return yaml.safe_dump(values.get(key, {}), default_flow_style=True).strip()
+    value = values.get(key, default)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _identifier(name: str) -> str:
+    return name.replace(" ", "_")
+
+
+def _yaml_map(text: str) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError:
+        data = None
+    if not isinstance(data, dict):
+        raise UserError(
+            f"--env-kwargs {text!r} is not a YAML map; write it as --env-kwargs '{{max_episode_steps: 50}}'"
+        )
+    return data

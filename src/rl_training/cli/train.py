@@ -1,0 +1,67 @@
+"""`rl-training train`: flags and YAML to a config, the config to a run."""
+
+import sys
+
+from rl_training.cli.flags import parse_train_flags
+from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
+from rl_training.core.errors import UserError, did_you_mean
+from rl_training.experiment.console import make_console
+from rl_training.experiment.runs import TrainResult, train
+
+DESCRIPTION = """Train an agent.
+
+rl-training train --config configs/ppo/cartpole.yaml --seed 3
+rl-training train ppo --env-id CartPole-v1"""
+
+
+def run(argv: list[str]) -> int:
+    """Train, and print where the run is and what to try next."""
+    algo = argv[0] if argv and not argv[0].startswith("-") else None
+    flags = argv[1:] if algo is not None else argv
+    base = _base_config(flags)
+    chosen = algo or (base.algo if base is not None else None)
+    if chosen is None:
+        if not {"-h", "--help"} & set(flags):
+            raise UserError(
+                "train needs an algorithm or a config: rl-training train ppo --env-id CartPole-v1"
+            )
+        chosen = "ppo"
+    if chosen not in known_algorithms():
+        raise UserError(f"unknown algorithm '{chosen}'{did_you_mean(chosen, known_algorithms())}")
+    if base is not None and base.algo != chosen:
+        raise UserError(
+            f"the config is for {base.algo}, not for {chosen}; leave out '{chosen}' or use another config"
+        )
+    prog = f"rl-training train {algo}" if algo else "rl-training train"
+    parsed = parse_train_flags(chosen, base, flags, prog, DESCRIPTION)
+    config = config_from_dict(parsed["config"], "settings")
+    result = train(config, console=make_console(parsed["quiet"]), arguments=["rl-training", "train", *argv])
+    if parsed["quiet"]:
+        print(result.run_dir)
+    else:
+        print_result(result)
+    return 0
+
+
+def print_result(result: TrainResult) -> None:
+    """Tell the score, the folder and the next commands."""
+    score = f"{result.metrics['eval/mean_reward']:.1f} ± {result.metrics['eval/std_reward']:.1f}"
+    print(f"\nEvaluation return {score} after {result.metrics['global_step']:,} steps")
+    if result.stop_reason:
+        print(f"Stopped early: {result.stop_reason}")
+    print(f"Run folder        {result.run_dir}")
+    print(f"Learning curve    {result.run_dir / 'learning_curve.png'}")
+    print("\nTry next:")
+    print(f"  rl-training eval {result.run_dir} --num-episodes 20")
+    print(f"  rl-training eval {result.run_dir} --record videos")
+    print(f"  rl-training resume {result.run_dir} --total-timesteps {2 * result.metrics['global_step']}")
+    sys.stdout.flush()
+
+
+def _base_config(flags: list[str]) -> TrainConfig | None:
+    for index, flag in enumerate(flags):
+        if flag == "--config" and index + 1 < len(flags):
+            return load_config(flags[index + 1])
+        if flag.startswith("--config="):
+            return load_config(flag.partition("=")[2])
+    return None

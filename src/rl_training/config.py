@@ -1,0 +1,342 @@
+"""`TrainConfig`: one typed, strict description of a run for YAML, command line and Python alike.
+
+Run-level settings are flat, the algorithm's own are one level down. All problems are reported at once.
+"""
+
+import hashlib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+import yaml
+
+from rl_training.core.errors import ConfigError, UserError, did_you_mean
+
+
+class CheckedConfig:
+    """Mix-in for frozen dataclasses: every value is checked against its annotation when the object is made."""
+
+    def __post_init__(self) -> None:
+        problems = self._coerce_fields()
+        if problems:
+            raise ConfigError(problems)
+
+    def _coerce_fields(self) -> list[str]:
+        hints = get_type_hints(type(self))
+        problems = []
+        for item in fields(self):  # type: ignore[arg-type]  # always mixed into a dataclass
+            try:
+                object.__setattr__(self, item.name, coerce(getattr(self, item.name), hints[item.name]))
+            except ValueError as error:
+                problems.append(f"{item.name} is {getattr(self, item.name)!r}; {error}")
+        return problems
+
+    def not_positive(self, *names: str) -> list[str]:
+        """Return a problem for each named setting that is not above 0."""
+        return [f"{n} is {getattr(self, n)}; use a number above 0" for n in names if getattr(self, n) <= 0]
+
+    def negative(self, *names: str) -> list[str]:
+        """Return a problem for each named setting that is below 0."""
+        return [f"{n} is {getattr(self, n)}; use 0 or more" for n in names if getattr(self, n) < 0]
+
+    def outside(self, name: str, low: float, high: float) -> list[str]:
+        """Return a problem if the named setting is not in [low, high]."""
+        value = getattr(self, name)
+        return [] if low <= value <= high else [f"{name} is {value}; use a number from {low} to {high}"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig(CheckedConfig):
+    """Base of every algorithm's settings; each lives beside its algorithm."""
+
+    def problems(self, num_envs: int) -> list[str]:
+        """Return what is impossible, each naming key, value and remedy."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(CheckedConfig):
+    """Everything that determines a run. `algo`, `env_id`, `seed` and `output_dir` suffice."""
+
+    algo: str
+    """Name of the algorithm, e.g. ppo."""
+    env_id: str
+    """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first."""
+    seed: int = 0
+    """Root of all random streams, 0 or more."""
+    output_dir: str = "runs"
+    """Folder that run folders are made in."""
+    total_timesteps: int = 100_000
+    """Environment steps to train for, summed over environments."""
+    device: str = "auto"
+    """torch device; auto is the CPU, which is faster for small networks."""
+    num_threads: int = 1
+    """Threads for torch and BLAS; one is fastest for small networks."""
+
+    num_envs: int = 8
+    """Environments stepped side by side."""
+    env_backend: Literal["sync", "async", "native"] = "sync"
+    """In this process, one process each with shared memory, or the environment's own vector implementation."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments for the environment's constructor, as a YAML map."""
+    preprocessing: Literal["none"] = "none"
+    """Observation pipeline; none passes vectors through."""
+    normalize_obs: bool = False
+    """Normalise observations by running statistics that are saved with the model."""
+    normalize_reward: bool = False
+    """Scale rewards by the running deviation of the return; reported returns stay raw."""
+
+    eval_every_timesteps: int = 10_000
+    """Environment steps between evaluations; 0 evaluates at the end only."""
+    num_eval_episodes: int = 10
+    """Episodes per evaluation."""
+    eval_deterministic: bool = True
+    """Evaluate the most likely action instead of a sampled one."""
+    checkpoint_every_timesteps: int = 25_000
+    """Environment steps between checkpoints; 0 writes one at the end only."""
+    keep_checkpoints: int = 3
+    """How many of the newest checkpoints to keep, besides the best."""
+
+    log_every_timesteps: int = 2_000
+    """Environment steps between rows of the metric files."""
+    track: Literal["none", "wandb"] = "none"
+    """Also send metrics to this experiment tracker (needs its extra)."""
+
+    stop_at_reward: float | None = None
+    """Stop once an evaluation's mean return reaches this."""
+    stop_after_stale_evals: int | None = None
+    """Stop after so many evaluations without a new best."""
+    max_time: float | None = None
+    """Stop after so many seconds, with a checkpoint."""
+
+    algorithm: AlgorithmConfig = None  # type: ignore[assignment]  # filled from the algorithm's table entry
+    """The algorithm's own settings."""
+
+    def __post_init__(self) -> None:
+        problems = self._coerce_fields()
+        if not problems:
+            problems = self._fill_algorithm() or self._problems()
+        if problems:
+            raise ConfigError(problems)
+
+    def _fill_algorithm(self) -> list[str]:
+        config_class = algorithm_config_class(self.algo)
+        if config_class is None:
+            known = known_algorithms()
+            return [f"algo is '{self.algo}'; use one of {', '.join(known)}{did_you_mean(self.algo, known)}"]
+        given: AlgorithmConfig | None = self.algorithm
+        if given is None:
+            object.__setattr__(self, "algorithm", config_class())
+        if type(self.algorithm) is not config_class:
+            found = type(self.algorithm).__name__
+            return [f"algorithm is a {found}, but algo '{self.algo}' takes a {config_class.__name__}"]
+        return []
+
+    def _problems(self) -> list[str]:
+        found = [
+            *self.not_positive(
+                "total_timesteps", "num_envs", "num_threads", "num_eval_episodes", "keep_checkpoints"
+            ),
+            *self.negative("seed", "eval_every_timesteps", "checkpoint_every_timesteps"),
+            *self.not_positive("log_every_timesteps"),
+        ]
+        for name in ("stop_after_stale_evals", "max_time"):
+            if getattr(self, name) is not None:
+                found += self.not_positive(name)
+        if not self.env_id:
+            found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
+        return found + self.algorithm.problems(self.num_envs)
+
+    def with_overrides(self, **overrides: Any) -> Self:
+        """Return a copy with run-level and algorithm-level settings replaced, whichever the names belong to."""
+        own = {item.name for item in fields(self)}
+        inner = {item.name for item in fields(self.algorithm)}
+        unknown = [n for n in overrides if n not in own | inner]
+        if unknown:
+            raise ConfigError([f"unknown setting '{n}'{did_you_mean(n, own | inner)}" for n in unknown])
+        changes = {name: value for name, value in overrides.items() if name in own}
+        inner_changes = {name: value for name, value in overrides.items() if name not in own}
+        if inner_changes:
+            changes["algorithm"] = replace(changes.get("algorithm", self.algorithm), **inner_changes)
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, every setting resolved."""
+        return typing.cast(dict[str, Any], _plain(asdict(self)))
+
+    def to_yaml(self) -> str:
+        """Return the resolved config as YAML that `load_config` reads back to an equal one."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+
+    def fingerprint(self) -> str:
+        """Return a short hash of everything but the seed and the output folder: equal for runs worth comparing."""
+        data = {key: value for key, value in self.to_dict().items() if key not in ("seed", "output_dir")}
+        return hashlib.sha256(yaml.safe_dump(data, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> TrainConfig:
+    """Return the config that plain data describes; unknown keys and wrong values are refused, all at once."""
+    problems: list[str] = []
+    run_level = {item.name for item in fields(TrainConfig)}
+    values = dict(data)
+    config_class = algorithm_config_class(values["algo"]) if isinstance(values.get("algo"), str) else None
+    inner_names = {item.name for item in fields(config_class)} if config_class else set()
+    for key in [key for key in values if key not in run_level]:
+        del values[key]
+        problems.append(_unknown_key(str(key), run_level, inner_names))
+    settings = values.pop("algorithm", None)
+    if settings is not None and not isinstance(settings, Mapping):
+        problems.append(f"algorithm is {settings!r}; use a map of settings")
+        settings = None
+    if config_class is not None and settings is not None:
+        unknown = [key for key in settings if key not in inner_names]
+        problems += [f"unknown key 'algorithm.{key}'{did_you_mean(str(key), inner_names)}" for key in unknown]
+        known = {key: value for key, value in settings.items() if key in inner_names}
+        try:
+            values["algorithm"] = config_class(**known)
+        except ConfigError as error:
+            problems += [f"algorithm.{problem}" for problem in error.problems]
+    problems += [f"key '{name}' is missing" for name in ("algo", "env_id") if name not in values]
+    config = None
+    try:
+        config = TrainConfig(**{"algo": "ppo", "env_id": "missing"} | values)
+    except ConfigError as error:
+        problems += error.problems
+    if problems or config is None:
+        raise ConfigError(problems, source)
+    return config
+
+
+def load_config(path: str | PathLike[str]) -> TrainConfig:
+    """Read a YAML config: three keys (`algo`, `env_id`, `seed`) suffice. Presets are found from anywhere."""
+    return config_from_dict(read_yaml(path), str(path))
+
+
+def read_yaml(path: str | PathLike[str]) -> dict[str, Any]:
+    """Return the map in a YAML file of plain scalars, lists and maps; duplicate keys are refused."""
+    file = find_config(path)
+    try:
+        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path} holds {type(data).__name__}, not a map; write lines such as 'algo: ppo'")
+    return data
+
+
+def find_config(path: str | PathLike[str]) -> Path:
+    """Return the file at `path`, or the preset of that name, such as `configs/ppo/cartpole.yaml` or `ppo/cartpole`."""
+    given = Path(path)
+    if given.is_file():
+        return given
+    name = given.as_posix().removeprefix("configs/").removesuffix(".yaml")
+    presets = {preset.relative_to(folder).with_suffix("").as_posix(): preset for folder in _preset_folders()
+               for preset in sorted(folder.rglob("*.yaml"))}  # fmt: skip
+    if name in presets:
+        return presets[name]
+    kind = "is a folder, not a config file" if given.is_dir() else "does not exist"
+    raise UserError(f"config {path} {kind}{did_you_mean(name, presets)}")
+
+
+def algorithm_config_class(algo: str) -> type[AlgorithmConfig] | None:
+    """Return the settings class of an algorithm, or None. Looked up late: the table imports torch."""
+    from rl_training.algorithms import ALGORITHMS
+
+    return ALGORITHMS[algo].config_class if algo in ALGORITHMS else None
+
+
+def known_algorithms() -> list[str]:
+    """Return the names of the algorithm table."""
+    from rl_training.algorithms import ALGORITHMS
+
+    return sorted(ALGORITHMS)
+
+
+def coerce(value: Any, annotation: Any) -> Any:
+    """Return `value` as the annotation wants it, or raise ValueError with the remedy.
+
+    Lenient only where YAML is loose: `3e-4` is a number for a float, a list is a tuple.
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is Any or annotation is AlgorithmConfig:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        return coerce(value, next(item for item in arguments if item is not type(None)))
+    if origin is Literal:
+        if value in arguments and isinstance(value, str):
+            return value
+        raise ValueError(
+            f"use one of {', '.join(map(str, arguments))}{did_you_mean(str(value), map(str, arguments))}"
+        )
+    if origin is tuple:
+        if isinstance(value, list | tuple):
+            return tuple(coerce(item, arguments[0]) for item in value)
+        raise ValueError("use a list")
+    if origin is dict:
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return dict(value)
+        raise ValueError("use a map")
+    return _coerce_scalar(value, annotation)
+
+
+def _coerce_scalar(value: Any, wanted: type) -> Any:
+    if wanted is float:
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except ValueError:
+                raise ValueError("use a number") from None
+            if number == number and abs(number) != float("inf"):
+                return number
+        raise ValueError("use a finite number")
+    if wanted is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise ValueError("use a whole number such as 5000")
+    if wanted is bool and not isinstance(value, bool):
+        raise ValueError("use true or false")
+    if wanted is str and not isinstance(value, str):
+        if isinstance(value, PathLike):
+            return str(value)
+        raise ValueError("use text")
+    return value
+
+
+def _unknown_key(key: str, run_level: Iterable[str], inner: set[str]) -> str:
+    if key in inner:
+        return f"unknown key '{key}' at the top level; it is a setting of the algorithm: write it under 'algorithm:'"
+    return f"unknown key '{key}'{did_you_mean(key, [*run_level, *inner])}"
+
+
+def _preset_folders() -> list[Path]:
+    package = Path(__file__).resolve().parent
+    return [folder for folder in (package / "configs", package.parents[1] / "configs") if folder.is_dir()]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML that refuses a key written twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key}' is written twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,1 @@
+"""Types, protocols and pure functions that every other layer may use."""

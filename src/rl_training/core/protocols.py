@@ -1,0 +1,105 @@
+"""What the trainer and the collector need of the parts they drive; nothing here knows an algorithm."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from rl_training.core.types import (
+    ActArrays,
+    Array,
+    EnvSpec,
+    Evaluation,
+    ObsArray,
+    Progress,
+    State,
+    StepArrays,
+    UpdateResult,
+)
+
+BatchT = TypeVar("BatchT")
+BatchT_contra = TypeVar("BatchT_contra", contravariant=True)
+
+
+class EnvStepper(Protocol):
+    """N environments behind one record that every step overwrites.
+
+    `reset()`, then `step(action)` as often as wanted, reading `out` in between.
+    """
+
+    spec: EnvSpec
+    out: StepArrays
+
+    def reset(self) -> None: ...
+    def step(self, action: Array) -> None: ...
+    def close(self) -> None: ...
+
+
+class Policy(Protocol):
+    """Acts: for predict and evaluate. Knows no reward, loss or buffer."""
+
+    def act(self, obs: ObsArray, *, deterministic: bool, rng: np.random.Generator) -> Array: ...
+
+
+class Explorer(Protocol):
+    """The behaviour policy; everything it says goes into `acted`.
+
+    Per step: `act(step.obs, acted, progress)`, the environments move, `after_step(step, acted)`;
+    after the last one `end_collect(step, acted)`.
+    """
+
+    def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None: ...
+    def after_step(self, step: StepArrays, acted: ActArrays) -> None: ...
+    def end_collect(self, step: StepArrays, acted: ActArrays) -> None: ...
+
+
+class Recorder(Protocol):
+    """The half of an experience source that the collector sees."""
+
+    def record_action(self, obs: ObsArray, acted: ActArrays) -> None: ...
+    def record_outcome(self, step: StepArrays, acted: ActArrays) -> None: ...
+    def end_collect(self, acted: ActArrays) -> None: ...
+
+
+class ExperienceSource(Recorder, Protocol[BatchT]):
+    """Turns recorded steps into batches: the only place where algorithm families differ.
+
+    Per iteration: `steps_per_collect` steps are recorded, then every batch of `batches(progress)` goes to the
+    learner and its result comes back by `feedback`.
+    """
+
+    steps_per_collect: int
+
+    def batches(self, progress: Progress) -> Iterator[BatchT]: ...
+    def feedback(self, batch: BatchT, result: UpdateResult) -> None: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class Learner(Protocol[BatchT_contra]):
+    """An update rule: `update(batch, progress)`. No environment, file, logger or clock."""
+
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def explorer(self) -> Explorer: ...
+    def update(self, batch: BatchT_contra, progress: Progress) -> UpdateResult: ...
+
+
+class Logger(Protocol):
+    """Receives one row of metrics per log interval."""
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class Evaluate(Protocol):
+    """Plays a fixed number of episodes with the current policy."""
+
+    def __call__(self) -> Evaluation: ...
+
+
+class SaveCheckpoint(Protocol):
+    """Writes everything down; called at update boundaries only."""
+
+    def __call__(self, progress: Progress, *, evaluation: dict[str, Any] | None, best: bool) -> None: ...

@@ -1,0 +1,97 @@
+"""Observation and action spaces, flattened and checked in one place."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space, spaces
+
+from rl_training.core.errors import UserError
+from rl_training.core.types import Array, ObsArray, leaves
+
+LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+CONTAINER_SPACES = (spaces.Dict, spaces.Tuple)
+
+
+def observation_leaves(space: Space[Any]) -> dict[str, Space[Any]]:
+    """Return the leaf spaces of an observation by flattened key; {"": space} for a plain one.
+
+    >>> observation_leaves(spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)})}))
+    {'a/b': Discrete(2)}
+    """
+    found: dict[str, Space[Any]] = {}
+    _collect_leaves(space, "", found)
+    if not found:
+        raise UserError(
+            f"observation space {space} has no entries; give it at least one Box, Discrete or Multi… space"
+        )
+    return found
+
+
+def _collect_leaves(space: Space[Any], key: str, found: dict[str, Space[Any]]) -> None:
+    if isinstance(space, CONTAINER_SPACES):
+        entries = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for name, part in entries:
+            _collect_leaves(part, f"{key}/{name}" if key else str(name), found)
+        return
+    where = f" (entry '{key}')" if key else ""
+    if not isinstance(space, LEAF_SPACES):
+        raise UserError(
+            f"observation space {type(space).__name__}{where} is not supported; "
+            "use Box, Discrete, MultiDiscrete, MultiBinary, or Dict/Tuple of these"
+        )
+    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
+        raise UserError(
+            f"image observations {space.shape}{where} are not supported; "
+            "wrap the environment so that it returns a vector of features"
+        )
+    if key in found:
+        raise UserError(f"two observation entries flatten to the same key '{key}'; rename one of them")
+    found[key] = space
+
+
+def float_dtype() -> Any:
+    """Return the NumPy type of torch's default floating type."""
+    return torch.zeros(0).numpy().dtype.type
+
+
+def leaf_dtype(space: Space[Any]) -> Any:
+    """Return the NumPy type an observation leaf is kept in: floats in torch's default, the rest as it is."""
+    return float_dtype() if np.issubdtype(space.dtype, np.floating) else space.dtype
+
+
+def zeros_for(space: Space[Any], *leading: int) -> ObsArray:
+    """Return zeros [*leading, ...] for observations of `space`, a dict for containers."""
+    arrays = {
+        key: np.zeros((*leading, *(leaf.shape or ())), dtype=leaf_dtype(leaf))
+        for key, leaf in observation_leaves(space).items()
+    }
+    return arrays[""] if "" in arrays else arrays
+
+
+def copy_obs(target: ObsArray, source: ObsArray) -> None:
+    """Write `source` into `target` in place."""
+    if isinstance(target, dict):
+        for key, array in target.items():
+            array[...] = source[key]
+    else:
+        target[...] = source
+
+
+def take_rows(obs: ObsArray, index: Array) -> ObsArray:
+    """Return the rows `index` of an observation, copied."""
+    rows = {key: array[index] for key, array in leaves(obs)}
+    return rows[""] if "" in rows else rows
+
+
+def action_layout(space: Space[Any]) -> tuple[tuple[int, ...], Any]:
+    """Return (shape, NumPy type) of one stored action: continuous ones are flat vectors."""
+    if isinstance(space, spaces.Discrete):
+        return (), np.int64
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        return (int(np.prod(space.shape)),), np.int64
+    if isinstance(space, spaces.Box):
+        return (int(np.prod(space.shape)),), float_dtype()
+    raise UserError(
+        f"action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete, MultiBinary or Box"
+    )

@@ -1,0 +1,133 @@
+"""The records that travel between layers. Letters: `T` time, `N` environments, `B` batch.
+
+The environment side speaks NumPy and the learning side torch: on arrays of eight rows a NumPy call costs a
+third of a torch call, and on the CPU the buffers let both see the same memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium import Space
+from torch import Tensor
+
+Array: TypeAlias = np.ndarray[Any, Any]
+ObsArray: TypeAlias = Array | dict[str, Array]  # nested spaces are flattened to keys such as "a/b"
+Obs: TypeAlias = Tensor | dict[str, Tensor]
+Metrics: TypeAlias = dict[str, Tensor]  # 0-d, detached, on the device: read once, where we log
+State: TypeAlias = dict[str, Any]  # nested; leaves are tensors (safetensors) or plain data (JSON)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. Replaced per collect and per update, never per step."""
+
+    timesteps: int = 0
+    """Valid transitions, summed over environments."""
+    updates: int = 0
+    total_timesteps: int = 0
+
+    def advanced(self, *, timesteps: int = 0, updates: int = 0) -> "Progress":
+        """Return the progress after so many more timesteps and updates."""
+        return replace(self, timesteps=self.timesteps + timesteps, updates=self.updates + updates)
+
+    @property
+    def done(self) -> bool:
+        """The budget is used up."""
+        return self.timesteps >= self.total_timesteps
+
+    @property
+    def fraction(self) -> float:
+        """Part of the budget that is used, clamped to [0, 1]: the last rollout may overshoot."""
+        if self.total_timesteps <= 0:
+            return 1.0
+        return min(self.timesteps / self.total_timesteps, 1.0)
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a policy must know of its environments."""
+
+    observation_space: Space[Any]
+    action_space: Space[Any]
+    num_envs: int
+
+
+@dataclass(frozen=True)
+class EpisodeStats:
+    """A finished episode as the environment told it: raw rewards, no normalisation."""
+
+    total_reward: float
+    length: int
+    seconds: float
+
+
+@dataclass
+class StepArrays:
+    """What the environments said; rows [N]; allocated once, overwritten in place by every step."""
+
+    obs: ObsArray
+    """What the policy sees next (the reset observation where an episode ended in same-step mode)."""
+    final_obs: ObsArray
+    """The true successor of the action; meaningful only where an episode ended."""
+    reward: Array
+    terminated: Array
+    """The task ended; wins if both flags are set."""
+    truncated: Array
+    """The clock was stopped and the task was not over: the future still has value."""
+    ended: Array
+    """terminated | truncated."""
+    valid: Array
+    """False on the dead row of a next-step autoreset."""
+    any_ended: bool = False
+    num_valid: int = 0
+
+
+@dataclass
+class ActArrays:
+    """What the explorer said; rows [N]; allocated once, overwritten in place."""
+
+    action: Array
+    """As stored: unclipped, in the policy's units. The env adapter rescales and clips a copy."""
+    logprob: Array
+    value: Array
+    final_value: Array
+    """V(final_obs) where truncated, 0 elsewhere."""
+    last_value: Array
+    """V(obs) after the last step of a collect."""
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What one call of a learner's update did."""
+
+    metrics: Metrics
+    priorities: Tensor | None = None
+
+
+@dataclass
+class Evaluation:
+    """One evaluation: every episode's raw return and length, with the summary users read."""
+
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """Return `mean_reward`, `std_reward`, `mean_ep_length`, `num_episodes` and the episodes themselves."""
+        return {
+            "mean_reward": float(np.mean(self.returns)),
+            "std_reward": float(np.std(self.returns)),
+            "mean_ep_length": float(np.mean(self.lengths)),
+            "num_episodes": len(self.returns),
+            "returns": self.returns,
+            "lengths": self.lengths,
+        }
+
+
+def leaves(obs: ObsArray) -> Iterator[tuple[str, Array]]:
+    """Iterate over the arrays of an observation with their flattened keys ("" for a plain one)."""
+    if isinstance(obs, dict):
+        yield from obs.items()
+    else:
+        yield "", obs

@@ -1,0 +1,43 @@
+"""From the policy's units to the environment's, and nowhere else."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rl_training.core.spaces import action_layout
+from rl_training.core.types import Array
+
+
+class ActionAdapter:
+    """Translates stored actions [N, ...] into what the environment takes; never changes its input.
+
+    Discrete families: shifted by the space's `start`. Box: a dimension with two finite bounds is mapped from
+    [-1, 1] to [low, high], so any bounds suit the same initial policy; then everything is clipped to the
+    bounds. The stored action and its log-probability stay unclipped.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        action_layout(space)  # refuses unsupported spaces
+        self.space = space
+        self.start: Array | int | None = None
+        self.scale: Array | None = None
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            start = np.asarray(space.start)
+            self.start = start if np.any(start) else None
+        if isinstance(space, spaces.Box):
+            bounded = np.isfinite(space.low) & np.isfinite(space.high)
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            self.scale = np.where(bounded, (high - low) / 2, 1.0)
+            self.offset = np.where(bounded, (high + low) / 2, 0.0)
+
+    def to_env(self, action: Array) -> Array:
+        """Return the environment's own copy of `action` [N, ...]."""
+        shaped = action.reshape(len(action), *(self.space.shape or ()))
+        if self.scale is not None:
+            assert isinstance(self.space, spaces.Box)
+            scaled: Array = np.clip(shaped * self.scale + self.offset, self.space.low, self.space.high)
+            return scaled.astype(self.space.dtype, copy=False)
+        if self.start is not None:
+            return shaped + self.start
+        return shaped.astype(self.space.dtype, copy=False)

@@ -1,0 +1,103 @@
+"""Builds environments from a config: single ones, and vectors of them behind one of three backends."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
+from rl_training.core.seeding import EPISODES
+from rl_training.envs.episodes import SeededEpisodes
+
+Env: TypeAlias = gymnasium.Env[Any, Any]
+EnvFactory: TypeAlias = Callable[..., Env]
+"""Builds one environment; called with the config's `env_kwargs`."""
+
+
+def make_env(
+    cfg: TrainConfig,
+    env_index: int,
+    *,
+    factory: EnvFactory | None = None,
+    stream: int = EPISODES,
+    render_mode: str | None = None,
+) -> Callable[[], Env]:
+    """Return a zero-argument function that builds environment number `env_index`."""
+
+    def build() -> Env:
+        kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
+        env = factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
+        return SeededEpisodes(env, seed=cfg.seed, env_index=env_index, stream=stream)
+
+    return build
+
+
+def make_vector_env(
+    cfg: TrainConfig,
+    num_envs: int | None = None,
+    *,
+    factory: EnvFactory | None = None,
+    stream: int = EPISODES,
+    backend: str | None = None,
+) -> VectorEnv[Any, Any, Any]:
+    """Return `num_envs` environments (default: the config's number) as one Gymnasium vector environment.
+
+    `sync` and `async` reset in the same step, so no transition is lost; `native` uses the vector
+    implementation the environment registered itself, with whatever autoreset mode it declares.
+    """
+    count = cfg.num_envs if num_envs is None else num_envs
+    backend = backend or cfg.env_backend
+    if backend == "native":
+        if factory is not None:
+            raise UserError(
+                "env_backend 'native' needs a registered environment; use 'sync' or 'async' with a factory"
+            )
+        return _native(cfg, count)
+    builders = [make_env(cfg, index, factory=factory, stream=stream) for index in range(count)]
+    with _named(cfg):
+        if backend == "async":
+            return AsyncVectorEnv(
+                builders, shared_memory=True, copy=False, autoreset_mode=AutoresetMode.SAME_STEP
+            )
+        return SyncVectorEnv(builders, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
+    with _named(cfg):
+        return gymnasium.make(cfg.env_id, **kwargs)
+
+
+def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
+    with _named(cfg):
+        spec = gymnasium.spec(cfg.env_id)
+        if spec.vector_entry_point is None:
+            raise UserError(
+                f"environment '{cfg.env_id}' has no vector implementation of its own; use env_backend 'sync' or 'async'"
+            )
+        return gymnasium.make_vec(
+            cfg.env_id, num_envs=count, vectorization_mode="vector_entry_point", **cfg.env_kwargs
+        )
+
+
+@contextlib.contextmanager
+def _named(cfg: TrainConfig) -> Iterator[None]:
+    """Turn what can go wrong while building an environment into a sentence that names it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except gymnasium.error.Error as error:
+        raise UserError(f"env_id '{cfg.env_id}': {_first_sentence(error)}") from error
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"env_id '{cfg.env_id}': module '{error.name}' is not installed or not on the Python path"
+        ) from error
+    except TypeError as error:
+        raise UserError(f"env_id '{cfg.env_id}' with env_kwargs {dict(cfg.env_kwargs)}: {error}") from error
+
+
+def _first_sentence(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,72 @@
+"""From Gymnasium's nested observations to flat dicts of arrays, and nowhere else."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+
+from rl_training.core.errors import UserError
+from rl_training.core.spaces import copy_obs, leaf_dtype, observation_leaves
+from rl_training.core.types import Array, ObsArray
+
+
+def nested_leaves(obs: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over the leaves of a nested observation with the keys of `observation_leaves`."""
+    if isinstance(obs, dict):
+        entries: Any = obs.items()
+    elif isinstance(obs, tuple):
+        entries = enumerate(obs)
+    else:
+        yield key, obs
+        return
+    for name, part in entries:
+        yield from nested_leaves(part, f"{key}/{name}" if key else str(name))
+
+
+def write_batch(target: ObsArray, obs: Any) -> None:
+    """Write what a vector environment returned, nested or plain, into `target` [N, ...] in place."""
+    if isinstance(target, dict):
+        copy_obs(target, dict(nested_leaves(obs)))
+    else:
+        target[...] = obs
+
+
+def write_row(target: ObsArray, row: int, obs: Any) -> None:
+    """Write one environment's observation into row `row` of `target`."""
+    if isinstance(target, dict):
+        for key, leaf in nested_leaves(obs):
+            target[key][row] = leaf
+    else:
+        target[row] = obs
+
+
+def batched(space: Space[Any], obs: Any) -> tuple[ObsArray, bool]:
+    """Return an observation as a batch [B, ...] and whether it was one already.
+
+    Accepts what users pass to `predict`: one observation or a batch of them, nested as in `space`.
+    """
+    given = dict(nested_leaves(obs))
+    expected = observation_leaves(space)
+    if set(given) != set(expected):
+        raise UserError(f"observation has entries {sorted(given)}, the policy expects {sorted(expected)}")
+    arrays: dict[str, Array] = {}
+    sizes: set[int | None] = set()
+    for key, leaf in expected.items():
+        array = np.asarray(given[key])
+        shape = tuple(leaf.shape or ())
+        if array.shape == shape:
+            sizes.add(None)
+            array = array[None]
+        elif array.shape[1:] == shape and array.ndim == len(shape) + 1:
+            sizes.add(len(array))
+        else:
+            where = f" entry '{key}'" if key else ""
+            raise UserError(
+                f"observation{where} has shape {array.shape}, the policy expects {shape} or a batch of it"
+            )
+        arrays[key] = array.astype(leaf_dtype(leaf), copy=False)
+    if len(sizes) != 1:
+        raise UserError("the entries of the observation disagree on the batch size")
+    is_batch = sizes != {None}
+    return (arrays[""] if "" in arrays else arrays), is_batch

@@ -1,0 +1,132 @@
+"""What a person sees while a run goes on: a live display in a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from typing import Any, TextIO
+
+from rl_training.core.types import Progress
+from rl_training.runtime.callbacks import Callback
+
+TABLE_ROWS = (
+    ("rollout/ep_rew_mean", "return, last 100 episodes", ".1f"),
+    ("rollout/ep_len_mean", "episode length", ".1f"),
+    ("eval/mean_reward", "evaluation return", ".1f"),
+    ("time/fps", "steps per second", ",.0f"),
+    ("train/loss", "loss", ".3g"),
+    ("train/entropy_loss", "entropy loss", ".3g"),
+    ("train/approx_kl", "approximate KL", ".2g"),
+    ("train/explained_variance", "explained variance", ".2f"),
+    ("train/learning_rate", "learning rate", ".2g"),
+)
+
+
+class Console(Callback):
+    """Both a logger (rows of metrics) and a callback (progress); does nothing itself."""
+
+    def start(self, progress: Progress) -> None:
+        """Before the first step."""
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        """A new row."""
+
+    def close(self) -> None:
+        """After the last row."""
+
+
+class PlainConsole(Console):
+    """One line per evaluation, and one every few seconds in between."""
+
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 5.0) -> None:
+        self.stream = stream or sys.stdout
+        self.seconds_between_lines = seconds_between_lines
+        self._last_line = 0.0
+        self._total = 0
+
+    def start(self, progress: Progress) -> None:
+        """Remember the budget."""
+        self._total = progress.total_timesteps
+        self._last_line = time.monotonic()
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        """Print the row if it is due."""
+        if (
+            "eval/mean_reward" not in metrics
+            and time.monotonic() < self._last_line + self.seconds_between_lines
+        ):
+            return
+        self._last_line = time.monotonic()
+        rate = metrics.get("time/fps", 0.0)
+        parts = [f"{timesteps:>9,} / {self._total:,} steps", f"{rate:,.0f}/s"]
+        if rate > 0:
+            parts.append(f"{_duration(max(self._total - timesteps, 0) / rate)} left")
+        if "rollout/ep_rew_mean" in metrics:
+            parts.append(f"return {metrics['rollout/ep_rew_mean']:.1f}")
+        if "eval/mean_reward" in metrics:
+            parts.append(f"evaluation {metrics['eval/mean_reward']:.1f} ± {metrics['eval/std_reward']:.1f}")
+        print("  ".join(parts), file=self.stream, flush=True)
+
+
+class RichConsole(Console):
+    """A progress bar with the time left, and a small table under it."""
+
+    def __init__(self) -> None:
+        from rich.live import Live
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            TextColumn("training"), BarColumn(bar_width=30), MofNCompleteColumn(), TextColumn("steps"),
+            TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        )  # fmt: skip
+        self._live = Live(self._render({}), refresh_per_second=8)
+        self._metrics: dict[str, float] = {}
+        self._task: Any = None
+
+    def start(self, progress: Progress) -> None:
+        """Show the bar."""
+        self._task = self._bar.add_task(
+            "training", total=progress.total_timesteps, completed=progress.timesteps
+        )
+        self._live.start()
+
+    def on_collect(self, progress: Progress) -> None:
+        """Move the bar."""
+        self._bar.update(self._task, completed=min(progress.timesteps, progress.total_timesteps))
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        """Renew the table; values of earlier rows stay until replaced."""
+        self._metrics |= metrics
+        self._live.update(self._render(self._metrics))
+
+    def close(self) -> None:
+        """Leave the last state on the screen."""
+        self._live.stop()
+
+    def _render(self, metrics: dict[str, float]) -> Any:
+        from rich.console import Group
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        for name, label, form in TABLE_ROWS:
+            if name in metrics:
+                table.add_row(label, f"[bold]{metrics[name]:{form}}[/]")
+        return Group(self._bar, table)
+
+
+def make_console(quiet: bool) -> Console:
+    """Return the console that suits the standard output."""
+    if quiet:
+        return Console()
+    return RichConsole() if sys.stdout.isatty() else PlainConsole()
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

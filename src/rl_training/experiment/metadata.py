@@ -1,0 +1,98 @@
+"""`metadata.json`: who, what, where and when, enough to do the run again."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import TrainConfig
+from rl_training.experiment.files import write_json
+from rl_training.version import __version__
+
+PACKAGES = ("torch", "numpy", "gymnasium", "safetensors", "mujoco", "ale-py", "box2d")
+
+
+class Metadata:
+    """Keeps `metadata.json` current: written at the start and at every change of status."""
+
+    def __init__(self, run_dir: Path, config: TrainConfig, arguments: list[str]) -> None:
+        self.path = run_dir / "metadata.json"
+        self.data: dict[str, Any] = {
+            "status": "running",
+            "algo": config.algo,
+            "env_id": config.env_id,
+            "seed": config.seed,
+            "arguments": arguments,
+            "config_fingerprint": config.fingerprint(),
+            "started": _now(),
+            "git_commit": _git_commit(),
+            "versions": versions(),
+            "machine": machine(),
+            "num_threads": config.num_threads,
+            "resumes": [],
+        }
+
+    def resumed(self, previous: dict[str, Any], timesteps: int) -> None:
+        """Keep what the first start recorded and note this one."""
+        current, self.data = self.data, previous
+        self.data["status"] = "running"
+        again = {key: current[key] for key in ("arguments", "git_commit", "versions", "machine")}
+        self.data.setdefault("resumes", []).append({"started": _now(), "timesteps": timesteps, **again})
+
+    def write(self, **changes: Any) -> None:
+        """Merge `changes` and replace the file."""
+        self.data |= changes
+        write_json(self.path, self.data)
+
+    def finish(self, status: str, **changes: Any) -> None:
+        """Record how the run ended."""
+        self.write(status=status, finished=_now(), **changes)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, this package and what its results depend on."""
+    found = {"python": platform.python_version(), "rl_training": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """Return what is known of the machine."""
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpu_count": os.cpu_count(),
+        "executable": sys.executable,
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _git_commit() -> str | None:
+    try:
+        result = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

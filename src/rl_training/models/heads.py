@@ -1,0 +1,161 @@
+"""Action distributions as small modules: sampling in NumPy while acting, log-probabilities in torch while learning.
+
+`torch.distributions` would cost more than the small network itself; tests use it as the yardstick.
+Letters: `P` parameters per row, as the network's last layer gives them; `A` action components.
+"""
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from rl_training.core.spaces import action_layout
+from rl_training.core.types import Array
+
+LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class ActionHead(Protocol):
+    """Turns network outputs [N, P] into actions and their log-probabilities."""
+
+    num_params: int
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]: ...
+    def mode(self, params: Array) -> Array: ...
+    def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+def make_head(space: Space[Any], log_std_init: float) -> "nn.Module":
+    """Return the head that suits an action space; see `ActionHead`."""
+    (*size,), _ = action_layout(space)
+    if isinstance(space, spaces.Discrete):
+        return CategoricalHead(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiCategoricalHead([int(n) for n in space.nvec.reshape(-1)])
+    if isinstance(space, spaces.MultiBinary):
+        return BernoulliHead(size[0])
+    return GaussianHead(size[0], log_std_init)
+
+
+class CategoricalHead(nn.Module):
+    """One choice among `num_params`; parameters are logits."""
+
+    def __init__(self, num_params: int) -> None:
+        super().__init__()
+        self.num_params = num_params
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return actions [N] and log-probabilities [N] by inverting the cumulative distribution."""
+        return categorical_sample(params, rng.random(len(params)))
+
+    def mode(self, params: Array) -> Array:
+        """Return the most likely actions [N]."""
+        best: Array = params.argmax(axis=-1)
+        return best
+
+    def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities [B] and entropies [B]."""
+        return categorical_logprob_entropy(params, actions)
+
+
+class MultiCategoricalHead(nn.Module):
+    """Several independent choices; parameters are the logits of all of them side by side."""
+
+    def __init__(self, counts: list[int]) -> None:
+        super().__init__()
+        self.counts = counts
+        self.num_params = sum(counts)
+        self._ends = np.cumsum(counts)[:-1]
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return actions [N, A] and log-probabilities [N]."""
+        uniform = rng.random((len(self.counts), len(params)))
+        parts = [
+            categorical_sample(p, u) for p, u in zip(np.split(params, self._ends, 1), uniform, strict=True)
+        ]
+        actions, logprobs = zip(*parts, strict=True)
+        return np.stack(actions, axis=-1), np.sum(logprobs, axis=0)
+
+    def mode(self, params: Array) -> Array:
+        """Return the most likely actions [N, A]."""
+        return np.stack([part.argmax(axis=-1) for part in np.split(params, self._ends, axis=1)], axis=-1)
+
+    def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities [B] and entropies [B], summed over the choices."""
+        parts = zip(torch.split(params, self.counts, dim=-1), actions.unbind(-1), strict=True)
+        logprobs, entropies = zip(*(categorical_logprob_entropy(p, a) for p, a in parts), strict=True)
+        return torch.stack(logprobs).sum(0), torch.stack(entropies).sum(0)
+
+
+class BernoulliHead(nn.Module):
+    """Independent yes-or-no choices; parameters are logits of yes."""
+
+    def __init__(self, num_params: int) -> None:
+        super().__init__()
+        self.num_params = num_params
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return actions [N, A] and log-probabilities [N]."""
+        probability = 1.0 / (1.0 + np.exp(-params))
+        actions = (rng.random(params.shape) < probability).astype(np.int64)
+        return actions, (actions * params - np.logaddexp(0.0, params)).sum(axis=-1)
+
+    def mode(self, params: Array) -> Array:
+        """Return the most likely actions [N, A]."""
+        return (params > 0).astype(np.int64)
+
+    def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities [B] and entropies [B], summed over the choices."""
+        log_normalizer = F.softplus(params)
+        logprobs = (actions * params - log_normalizer).sum(-1)
+        return logprobs, (log_normalizer - params * torch.sigmoid(params)).sum(-1)
+
+
+class GaussianHead(nn.Module):
+    """Independent normals; parameters are means, the deviation is learned but does not depend on the observation."""
+
+    def __init__(self, num_params: int, log_std_init: float = 0.0) -> None:
+        super().__init__()
+        self.num_params = num_params
+        self.log_std = nn.Parameter(torch.full((num_params,), log_std_init))
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return unclipped actions [N, A] and log-probabilities [N]."""
+        log_std = self.log_std.detach().cpu().numpy()
+        noise = rng.standard_normal(params.shape)
+        actions = params + np.exp(log_std) * noise
+        return actions, (-0.5 * noise * noise - log_std - LOG_SQRT_2PI).sum(axis=-1)
+
+    def mode(self, params: Array) -> Array:
+        """Return the means [N, A]."""
+        return params
+
+    def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities [B] and entropies [B]; the entropy is the same in every row."""
+        standardized = (actions - params) * torch.exp(-self.log_std)
+        log_std_sum = self.log_std.sum()
+        size = self.num_params
+        logprobs = -0.5 * standardized.square().sum(-1) - log_std_sum - size * LOG_SQRT_2PI
+        entropy = log_std_sum + size * (0.5 + LOG_SQRT_2PI)
+        return logprobs, entropy.expand(len(params))
+
+
+def categorical_sample(logits: Array, uniform: Array) -> tuple[Array, Array]:
+    """Return choices [N] and log-probabilities [N] for logits [N, P] and uniform numbers [N] in [0, 1)."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    cumulative = np.cumsum(np.exp(shifted), axis=-1)
+    total = cumulative[:, -1]
+    actions = (cumulative <= (uniform * total)[:, None]).sum(axis=-1)
+    np.minimum(actions, logits.shape[1] - 1, out=actions)  # rounding may reach the total
+    return actions, shifted[np.arange(len(actions)), actions] - np.log(total)
+
+
+def categorical_logprob_entropy(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities [B] and entropies [B] for logits [B, P] and choices [B]."""
+    log_probabilities = F.log_softmax(logits, dim=-1)
+    entropy = -(log_probabilities.exp() * log_probabilities).sum(-1)
+    return log_probabilities.gather(-1, actions.unsqueeze(-1)).squeeze(-1), entropy

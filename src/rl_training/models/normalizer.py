@@ -1,0 +1,103 @@
+"""Running statistics of observations and returns: part of the model, saved and frozen with it."""
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.core.types import Array
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of everything seen so far, in float64, merged batch by batch (Chan et al. 1979)."""
+
+    count: Tensor
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("var", torch.ones(size, dtype=torch.float64))
+
+    def update(self, batch: Tensor) -> None:
+        """Merge rows [B, D]."""
+        if len(batch) == 0:
+            return
+        batch = batch.to(self.mean)  # type and device
+        var, mean = torch.var_mean(batch, dim=0, correction=0)
+        total = self.count + len(batch)
+        delta = mean - self.mean
+        merged = (
+            self.var * self.count + var * len(batch) + delta.square() * self.count * len(batch) / total
+        ) / total
+        self.mean += delta * len(batch) / total
+        self.var.copy_(merged)
+        self.count.copy_(total)
+
+
+class ObservationNormalizer(nn.Module):
+    """Shifts and scales continuous features to zero mean and unit variance, clipped; others pass unchanged.
+
+    Statistics change only in `update`, which the learner calls after it has trained on a rollout: acting and
+    learning on one rollout see the same numbers, and evaluation sees frozen ones.
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, continuous: Tensor, clip: float = 10.0, epsilon: float = 1e-8) -> None:
+        super().__init__()
+        self.moments = RunningMoments(len(continuous))
+        self.clip = clip
+        self.epsilon = epsilon
+        self.register_buffer("continuous", continuous, persistent=False)
+        self.register_buffer("shift", torch.zeros(len(continuous)), persistent=False)
+        self.register_buffer("scale", torch.ones(len(continuous)), persistent=False)
+        self.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            lambda module, keys: self._refresh()
+        )
+
+    def update(self, features: Tensor) -> None:
+        """Merge raw features [B, D]."""
+        self.moments.update(features)
+        self._refresh()
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return normalised features [B, D]."""
+        return ((features - self.shift) * self.scale).clamp(-self.clip, self.clip)
+
+    def forward_numpy(self, features: Array) -> Array:
+        """The same in NumPy, on views of the same statistics."""
+        normalized: Array = features - self.shift.numpy()
+        normalized *= self.scale.numpy()
+        return normalized.clip(-self.clip, self.clip, out=normalized)
+
+    def _refresh(self) -> None:
+        continuous = self.get_buffer("continuous")
+        self.shift.copy_(torch.where(continuous, self.moments.mean, 0.0))
+        self.scale.copy_(torch.where(continuous, (self.moments.var + self.epsilon).rsqrt(), 1.0))
+
+
+class RewardNormalizer(nn.Module):
+    """Divides rewards by the running deviation of the discounted return, clipped; recorded rewards stay raw."""
+
+    def __init__(self, gamma: float, clip: float = 10.0, epsilon: float = 1e-8) -> None:
+        super().__init__()
+        self.moments = RunningMoments(1)
+        self.gamma = gamma
+        self.clip = clip
+        self.epsilon = epsilon
+
+    def update(self, rewards: Tensor, dones: Tensor, valid: Tensor, carry: Tensor) -> None:
+        """Merge the valid rows of a rollout [T, N]; `carry` [N], the returns so far, is advanced in place."""
+        running = torch.empty_like(rewards, dtype=torch.float64)
+        for t in range(len(rewards)):
+            carry.mul_(self.gamma).add_(rewards[t])
+            running[t] = carry
+            carry.masked_fill_(dones[t], 0.0)
+        self.moments.update(running[valid].reshape(-1, 1))
+
+    def forward(self, rewards: Tensor) -> Tensor:
+        """Return scaled rewards of any shape."""
+        scale = (self.moments.var + self.epsilon).rsqrt().to(rewards)
+        return (rewards * scale).clamp(-self.clip, self.clip)

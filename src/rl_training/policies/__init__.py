@@ -1,0 +1,1 @@
+"""Who acts: policies for playing and explorers for collecting."""

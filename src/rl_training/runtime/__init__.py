@@ -1,0 +1,1 @@
+"""The loop and its helpers; imports the core only, so it cannot know one algorithm from another."""

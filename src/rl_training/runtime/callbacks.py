@@ -1,0 +1,88 @@
+"""User hooks: four events with read-only arguments, and the three stops most people want."""
+
+import time
+from typing import Any
+
+from rl_training.core.types import Progress, State, UpdateResult
+
+
+class StopTraining(Exception):
+    """Raise from a callback to end the run cleanly, with a checkpoint; the message becomes the run's reason."""
+
+
+class Callback:
+    """Override what you need. Called in the order collect, update, evaluate, end.
+
+    Logging, evaluation and checkpointing are not callbacks: the trainer does them, in that order.
+    """
+
+    def on_collect(self, progress: Progress) -> None:
+        """After the environments were stepped."""
+
+    def on_update(self, progress: Progress, result: UpdateResult) -> None:
+        """After each update of the learner."""
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        """After each evaluation; `summary` has `mean_reward` and the rest."""
+
+    def on_end(self, progress: Progress) -> None:
+        """Once, after the last checkpoint."""
+
+    def state_dict(self) -> State:
+        """Return whatever must survive a resume, as plain data."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore it."""
+
+
+class StopAtReward(Callback):
+    """Stops once an evaluation's mean return reaches `threshold`."""
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        """Compare with the threshold."""
+        if summary["mean_reward"] >= self.threshold:
+            raise StopTraining(f"mean return {summary['mean_reward']:.1f} reached {self.threshold:g}")
+
+
+class StopOnPlateau(Callback):
+    """Stops after `patience` evaluations in a row without a new best."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.best = float("-inf")
+        self.stale = 0
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        """Count evaluations since the best one."""
+        if summary["mean_reward"] > self.best:
+            self.best, self.stale = summary["mean_reward"], 0
+        else:
+            self.stale += 1
+        if self.stale >= self.patience:
+            raise StopTraining(f"{self.stale} evaluations without improvement on {self.best:.1f}")
+
+    def state_dict(self) -> State:
+        """Return the best mean return (None before the first) and the count."""
+        return {"best": None if self.best == float("-inf") else self.best, "stale": self.stale}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on counting."""
+        self.best = float("-inf") if state["best"] is None else state["best"]
+        self.stale = state["stale"]
+
+
+class TimeLimit(Callback):
+    """Stops at the first update boundary after `seconds`, counted from construction."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    def on_update(self, progress: Progress, result: UpdateResult) -> None:
+        """Look at the clock."""
+        if time.monotonic() >= self._deadline:
+            raise StopTraining(f"time limit of {self.seconds:g} s reached")
