@@ -136,7 +136,9 @@ def ppo_loss(
         error = torch.maximum(error, (clipped_values - returns).square())
     value_loss = mean(error)
     entropy_loss = -mean(fields["entropy"])
-    loss = policy_loss + vf_coef * value_loss + ent_coef * entropy_loss
+    loss = policy_loss + vf_coef * value_loss
+    if ent_coef:  # otherwise the backward pass need not visit the entropy at all
+        loss = loss + ent_coef * entropy_loss
     with torch.no_grad():
         change = ratio - 1
         approx_kl = mean(change - log_ratio)

@@ -39,6 +39,7 @@ class VectorEncoder:
 class _LeafEncoder:
     def __init__(self, key: str, space: Space[Any]) -> None:
         self.key = key
+        self.dtype = float_dtype()
         self.continuous = isinstance(space, spaces.Box)
         self.counts: list[int] = []  # categories per component; empty for what is already a number
         if isinstance(space, spaces.Discrete):
@@ -62,7 +63,7 @@ class _LeafEncoder:
     def encode_numpy(self, obs: Array) -> Array:
         flat = obs.reshape(len(obs), -1)
         if not self.counts:
-            return flat.astype(float_dtype(), copy=False)
-        features = np.zeros((len(flat), self.size), float_dtype())
+            return flat.astype(self.dtype, copy=False)
+        features = np.zeros((len(flat), self.size), self.dtype)
         np.put_along_axis(features, flat + self.offsets, 1.0, axis=1)
         return features

@@ -72,23 +72,27 @@ class ActorCriticPolicy(nn.Module):
     def forward_numpy(self, obs: ObsArray) -> tuple[Array, Array]:
         """Return action parameters [N, P] and values [N], without gradients."""
         features = self.encoder.encode_numpy(obs)
-        if self.device.type != "cpu":
+        network = self._numpy_network()
+        if network is None:
             return self._forward_on_device(features)
-        return self._numpy_network().forward(self._normalized(features))
+        return network.forward(self._normalized(features))
 
     def values_numpy(self, obs: ObsArray) -> Array:
         """Return values [N], without gradients."""
         features = self.encoder.encode_numpy(obs)
-        if self.device.type != "cpu":
+        network = self._numpy_network()
+        if network is None:
             return self._forward_on_device(features)[1]
-        return self._numpy_network().value(self._normalized(features))
+        return network.value(self._normalized(features))
 
     def _normalized(self, features: Array) -> Array:
         return features if self.normalizer is None else self.normalizer.forward_numpy(features)
 
-    def _numpy_network(self) -> NumpyActorCritic:
-        if self._numpy is None or not self._numpy.current:
-            self._numpy = NumpyActorCritic(self.network)
+    def _numpy_network(self) -> NumpyActorCritic | None:
+        """Return views of the parameters, renewed if they moved; None if they are not in main memory."""
+        if self._numpy is not None and self._numpy.current:
+            return self._numpy
+        self._numpy = NumpyActorCritic(self.network) if self.device.type == "cpu" else None
         return self._numpy
 
     @torch.no_grad()

@@ -1,0 +1,178 @@
+"""Learning gates: trains presets on several seeds and writes a table that says whether they learn what they should.
+
+`make learn` runs what is missing and renews `results/learning_gates.md`, its data and its curve pictures. A finished
+run is kept as long as its settings stay the same; delete `results/learning_gates.json` to start over, or name gates:
+`python scripts/learn.py cartpole pendulum`.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import TrainConfig, load_config
+from rl_training.experiment.files import write_json, write_text
+from rl_training.experiment.logging import read_rows
+from rl_training.experiment.metadata import versions
+from rl_training.experiment.runs import evaluate_checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+DATA = RESULTS / "learning_gates.json"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A preset must reach `threshold` on `required` of its seeds; three fresh seeds are one retry (4 of 6)."""
+
+    name: str
+    preset: str
+    threshold: float
+    seeds: tuple[int, ...] = (1, 2, 3)
+    retry_seeds: tuple[int, ...] = (4, 5, 6)
+    required: int = 2
+    episodes: int = 20
+
+    @property
+    def config(self) -> TrainConfig:
+        """The preset's config."""
+        return load_config(ROOT / self.preset)
+
+
+GATES = (
+    Gate("cartpole", "configs/ppo/cartpole.yaml", 475, seeds=(1, 2, 3, 4, 5), retry_seeds=(), required=5),
+    Gate("acrobot", "configs/ppo/acrobot.yaml", -100),
+    Gate("inverted_pendulum", "configs/ppo/inverted_pendulum.yaml", 900),
+    Gate("pendulum", "configs/ppo/pendulum.yaml", -400, episodes=50),
+    Gate("frozen_lake", "configs/ppo/frozen_lake.yaml", 0.65, episodes=100),
+)
+
+
+def main(names: list[str]) -> int:
+    """Run the gates, write the table, and return 1 if one of them fails."""
+    gates = [gate for gate in GATES if not names or gate.name in names]
+    results = json.loads(DATA.read_text()) if DATA.exists() else {}
+    run_missing(results, [(gate, seed) for gate in gates for seed in gate.seeds])
+    retried = [gate for gate in gates if not passes(gate, results) and gate.retry_seeds]
+    run_missing(results, [(gate, seed) for gate in retried for seed in gate.retry_seeds])
+    write_table(results)
+    for gate in gates:
+        print(f"{gate.name:<20} {'passed' if passes(gate, results) else 'FAILED'}  {scores(gate, results)}")
+    return 0 if all(passes(gate, results) for gate in gates) else 1
+
+
+def run_missing(results: dict[str, Any], jobs: list[tuple[Gate, int]]) -> None:
+    """Train what has no result yet, two processes at a time, and save after each."""
+    missing = [(gate, seed) for gate, seed in jobs if key(gate, seed) not in results]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        for (gate, seed), result in zip(missing, pool.map(lambda job: run(*job), missing), strict=True):
+            results[key(gate, seed)] = result
+            DATA.parent.mkdir(exist_ok=True)
+            write_json(DATA, results)
+            print(f"{gate.name} seed {seed}: {result['score']:.1f} in {result['seconds']:.0f} s", flush=True)
+
+
+def run(gate: Gate, seed: int) -> dict[str, Any]:
+    """Train one seed in a process of its own and evaluate it."""
+    command = [sys.executable, "-m", "rl_training.cli", "train", "--config", str(ROOT / gate.preset)]
+    command += ["--seed", str(seed), "--output-dir", str(ROOT / "runs" / "learn"), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{gate.name} seed {seed} failed: {done.stderr}")
+    run_dir = Path(done.stdout.strip().splitlines()[-1])
+    score = evaluate_checkpoint(run_dir, num_episodes=gate.episodes)["mean_reward"]
+    rows = read_rows(run_dir / "metrics.jsonl")
+    curve = [[row["timesteps"], row["mean_reward"]] for row in read_rows(run_dir / "evaluations.jsonl")]
+    return {"score": score, "seconds": rows[-1]["time/time_elapsed"], "curve": curve, "versions": versions()}
+
+
+def key(gate: Gate, seed: int) -> str:
+    """Name a result by everything that determines it."""
+    return f"{gate.name}/{gate.config.fingerprint()}/seed{seed}"
+
+
+def finished(gate: Gate, results: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Iterate over the seeds of a gate that have a result."""
+    for seed in (*gate.seeds, *gate.retry_seeds):
+        if key(gate, seed) in results:
+            yield seed, results[key(gate, seed)]
+
+
+def scores(gate: Gate, results: dict[str, Any]) -> str:
+    """Return all scores of a gate as text."""
+    return ", ".join(f"{result['score']:.4g}" for _, result in finished(gate, results))
+
+
+def passes(gate: Gate, results: dict[str, Any]) -> bool:
+    """Apply the rule: enough of the first seeds, or 4 of 6 after the retry."""
+    reached = [result["score"] >= gate.threshold for _, result in finished(gate, results)]
+    first = len(gate.seeds)
+    return sum(reached[:first]) >= gate.required or (
+        len(reached) > first and sum(reached) >= 2 * gate.required
+    )
+
+
+def write_table(results: dict[str, Any]) -> None:
+    """Write the Markdown table and one curve picture per gate."""
+    lines = [
+        "# Learning gates",
+        "",
+        "Made by `make learn`. The score is the mean return of a deterministic evaluation of the final policy, on "
+        "episodes disjoint from training; every seed is listed. The configuration hash covers every setting but seed "
+        "and output folder. Curves: one line per seed, the threshold dashed.",
+        "",
+        "| gate | environment | steps | threshold | rule | scores by seed | verdict | seconds per seed | config |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    pictures = []
+    for gate in GATES:
+        runs = list(finished(gate, results))
+        if not runs:
+            continue
+        config = gate.config
+        listed = ", ".join(f"{seed}: {result['score']:.4g}" for seed, result in runs)
+        seconds = sum(result["seconds"] for _, result in runs) / len(runs)
+        verdict = "passed" if passes(gate, results) else "**failed**"
+        rule = f"{gate.required} of {len(gate.seeds)}"
+        lines.append(
+            f"| {gate.name} | {config.env_id} | {config.total_timesteps:,} | {gate.threshold:g} | {rule} | {listed} | "
+            f"{verdict} | {seconds:.0f} | `{gate.preset}` ({config.fingerprint()}) |"
+        )
+        plot(gate, runs)
+        pictures.append(f"![{gate.name}](curves/{gate.name}.png)")
+    used = next(iter(results.values()))["versions"] if results else {}
+    lines += [
+        "",
+        "Versions: " + ", ".join(f"{name} {number}" for name, number in used.items()) + ".",
+        "",
+        *pictures,
+        "",
+    ]
+    write_text(RESULTS / "learning_gates.md", "\n".join(lines))
+
+
+def plot(gate: Gate, runs: list[tuple[int, dict[str, Any]]]) -> None:
+    """Draw the evaluation curves of all seeds."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3), dpi=80)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for seed, result in runs:
+        axes.plot(*zip(*result["curve"], strict=True), label=f"seed {seed}")
+    axes.axhline(gate.threshold, color="gray", linestyle="--", linewidth=1)
+    axes.set(xlabel="environment steps", ylabel="evaluation return", title=gate.config.env_id)
+    axes.legend(fontsize=7)
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    (RESULTS / "curves").mkdir(parents=True, exist_ok=True)
+    figure.savefig(RESULTS / "curves" / f"{gate.name}.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
