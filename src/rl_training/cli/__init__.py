@@ -3,6 +3,7 @@
 import importlib
 import sys
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
     if command not in COMMANDS:
         print(f"error: unknown command '{command}'{did_you_mean(command, COMMANDS)}", file=sys.stderr)
         return 2
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(
+            0, str(Path.cwd())
+        )  # as `python -m` does: `--env-id my_module:MyEnv-v0` finds my_module.py here
     try:
         code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
         return code

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.episodes import SeededEpisodes
+from rl_training.envs.workers import WorkerVectorEnv
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 EnvFactory: TypeAlias = Callable[..., Env]
@@ -59,7 +60,7 @@ def make_vector_env(
     builders = [make_env(cfg, index, factory=factory, stream=stream) for index in range(count)]
     with _named(cfg):
         if backend == "async":
-            return AsyncVectorEnv(
+            return WorkerVectorEnv(
                 builders, shared_memory=True, copy=False, autoreset_mode=AutoresetMode.SAME_STEP
             )
         return SyncVectorEnv(builders, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -93,7 +94,8 @@ def _named(cfg: TrainConfig) -> Iterator[None]:
         raise UserError(f"env_id '{cfg.env_id}': {_first_sentence(error)}") from error
     except ModuleNotFoundError as error:
         raise UserError(
-            f"env_id '{cfg.env_id}': module '{error.name}' is not installed or not on the Python path"
+            f"env_id '{cfg.env_id}': module '{error.name or cfg.env_id.partition(':')[0]}' is not installed "
+            "or not on the Python path"
         ) from error
     except TypeError as error:
         raise UserError(f"env_id '{cfg.env_id}' with env_kwargs {dict(cfg.env_kwargs)}: {error}") from error

@@ -69,7 +69,9 @@ class ConstantRewardTermination(ProbeEnv):
 
     def observe(self) -> Array:
         """Return which step it is, one-hot; the last observation repeats step 2."""
-        return np.eye(3, dtype=np.float32)[min(self.step_count, 2)]
+        features = np.zeros(3, np.float32)
+        features[min(self.step_count, 2)] = 1.0
+        return features
 
 
 class TwoStepCredit(ProbeEnv):

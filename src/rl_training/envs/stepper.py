@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.core.spaces import zeros_for
-from rl_training.core.types import Array, EnvSpec, StepArrays, leaves
+from rl_training.core.types import Array, EnvSpec, State, StepArrays, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.observations import write_batch, write_row
 
@@ -41,10 +41,10 @@ class VectorStepper:
             num_valid=n,
         )
         self._checks = [
-            ("observation", key, array, _zero_product(array))
+            ("an observation", key, array, _zero_product(array))
             for key, array in leaves(self.out.obs)
             if np.issubdtype(array.dtype, np.floating)
-        ] + [("reward", "", self.out.reward, _zero_product(self.out.reward))]
+        ] + [("a reward", "", self.out.reward, _zero_product(self.out.reward))]
 
     def reset(self) -> None:
         """Start a new episode everywhere."""
@@ -85,6 +85,21 @@ class VectorStepper:
         """Close the environments."""
         self.env.close()
 
+    def state_dict(self) -> State:
+        """Return the number of the episode each environment is in; nothing for native vector environments."""
+        streams = self._streams
+        return {} if streams is None else {"episodes": list(streams.get_attr("episode"))}
+
+    def load_state_dict(self, state: State) -> None:
+        """Let the next reset start the episode after the saved one."""
+        streams = self._streams
+        if streams is not None and len(state.get("episodes", ())) == self.spec.num_envs:
+            streams.set_attr("episode", state["episodes"])
+
+    @property
+    def _streams(self) -> "SyncVectorEnv[Any, Any] | AsyncVectorEnv[Any, Any] | None":
+        return self.env if isinstance(self.env, SyncVectorEnv | AsyncVectorEnv) else None
+
     def _write_final_obs(self, obs: Any, info: dict[str, Any]) -> None:
         out = self.out
         if not self.same_step:
@@ -100,12 +115,12 @@ class VectorStepper:
             if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array[out.ended]).all():
                 bad = array.reshape(len(array), -1)
                 first = int(np.flatnonzero(out.ended & ~np.isfinite(bad).all(axis=1))[0])
-                raise self._fault("final observation", key, first, bad[first])
+                raise self._fault("a final observation", key, first, bad[first])
 
     def _refuse_non_finite(self) -> None:
-        for name, key, array, product in self._checks:
-            if product() == 0.0:
-                continue
+        with np.errstate(invalid="ignore"):
+            failed = [check for check in self._checks if check[3]() != 0.0]
+        for name, key, array, _ in failed:
             rows = array.reshape(len(array), -1)
             bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
             raise self._fault(name, key, bad, rows[bad])
@@ -114,7 +129,7 @@ class VectorStepper:
         entry = f" '{key}'" if key else ""
         value = values[~np.isfinite(values)][0]
         return EnvironmentFault(
-            f"environment {row} gave a {name}{entry} that is {value} at step {self.vector_steps} of this run; "
+            f"environment {row} gave {name}{entry} that is {value} at step {self.vector_steps} of this run; "
             "mend the environment, or clip the quantity in a wrapper"
         )
 

@@ -107,8 +107,7 @@ class RestartingStepper(VectorStepper):
 
     def reset(self) -> None:
         """Play the first episodes again."""
-        for env in getattr(self.env, "envs", ()):
-            env.episode = -1
+        self.load_state_dict({"episodes": [-1] * self.spec.num_envs})
         super().reset()
 
 

@@ -205,7 +205,7 @@ class _Run:
         state: dict[str, State] = self.parts.learner.state_dict() | {
             "source": self.parts.source.state_dict(),
             "trainer": self.trainer.state_dict(),
-            "envs": {"episodes": [env.episode for env in getattr(self.stepper.env, "envs", ())]},
+            "envs": self.stepper.state_dict(),
         }
         folder = self.checkpoints / f"step_{progress.timesteps}"
         self.checkpoints.mkdir(exist_ok=True)
@@ -227,10 +227,7 @@ class _Run:
         if same_envs:
             self.parts.source.load_state_dict(checkpoint.state["source"])
         self.trainer.load_state_dict(checkpoint.state["trainer"])
-        for env, episode in zip(
-            getattr(self.stepper.env, "envs", ()), checkpoint.state["envs"]["episodes"], strict=False
-        ):
-            env.episode = episode  # go on with episodes that were not played yet
+        self.stepper.load_state_dict(checkpoint.state["envs"])
         self.last_checkpoint = checkpoint.path
 
     def _explained(self, error: BaseException) -> BaseException:
