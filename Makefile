@@ -29,7 +29,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing into $(VENV) (a minute or two the first time)"
-	$(PIP) --constraint constraints.txt -e .
+	$(PIP) --constraint constraints.txt -e ".[video]"
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -6,8 +6,8 @@ Run-level settings are flat, the algorithm's own are one level down. All problem
 import hashlib
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
@@ -29,10 +29,13 @@ class CheckedConfig:
         hints = get_type_hints(type(self))
         problems = []
         for item in fields(self):  # type: ignore[arg-type]  # always mixed into a dataclass
+            value = getattr(self, item.name)
             try:
-                object.__setattr__(self, item.name, coerce(getattr(self, item.name), hints[item.name]))
+                object.__setattr__(self, item.name, coerce(value, hints[item.name]))
             except ValueError as error:
-                problems.append(f"{item.name} is {getattr(self, item.name)!r}; {error}")
+                problems.append(f"{item.name} is {value!r}; {error}")
+                if item.default is not MISSING:  # so that the other checks can go on and report as well
+                    object.__setattr__(self, item.name, item.default)
         return problems
 
     def not_positive(self, *names: str) -> list[str]:
@@ -118,8 +121,8 @@ class TrainConfig(CheckedConfig):
 
     def __post_init__(self) -> None:
         problems = self._coerce_fields()
-        if not problems:
-            problems = self._fill_algorithm() or self._problems()
+        if isinstance(self.algo, str) and isinstance(self.env_id, str):
+            problems += self._fill_algorithm() or self._problems()
         if problems:
             raise ConfigError(problems)
 
@@ -194,12 +197,15 @@ def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> 
         settings = None
     if config_class is not None and settings is not None:
         unknown = [key for key in settings if key not in inner_names]
-        problems += [f"unknown key 'algorithm.{key}'{did_you_mean(str(key), inner_names)}" for key in unknown]
-        known = {key: value for key, value in settings.items() if key in inner_names}
-        try:
-            values["algorithm"] = config_class(**known)
-        except ConfigError as error:
-            problems += [f"algorithm.{problem}" for problem in error.problems]
+        problems += [_unknown_setting(str(key), run_level, inner_names) for key in unknown]
+        well_typed = {}
+        for key in [key for key in settings if key in inner_names]:
+            try:
+                config_class(**{key: settings[key]})
+                well_typed[key] = settings[key]
+            except ConfigError as error:
+                problems += [f"algorithm.{problem}" for problem in error.problems]
+        values["algorithm"] = config_class(**well_typed)
     problems += [f"key '{name}' is missing" for name in ("algo", "env_id") if name not in values]
     config = None
     try:
@@ -316,6 +322,12 @@ def _unknown_key(key: str, run_level: Iterable[str], inner: set[str]) -> str:
     return f"unknown key '{key}'{did_you_mean(key, [*run_level, *inner])}"
 
 
+def _unknown_setting(key: str, run_level: set[str], inner: set[str]) -> str:
+    if key in run_level:
+        return f"unknown key 'algorithm.{key}'; it is a setting of the run: write it at the top level"
+    return f"unknown key 'algorithm.{key}'{did_you_mean(key, [*inner, *run_level])}"
+
+
 def _preset_folders() -> list[Path]:
     package = Path(__file__).resolve().parent
     return [folder for folder in (package / "configs", package.parents[1] / "configs") if folder.is_dir()]
@@ -334,6 +346,8 @@ class _StrictLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key '{key}' is written twice", key_node.start_mark

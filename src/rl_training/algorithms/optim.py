@@ -29,7 +29,8 @@ class FlatAdam:
         self.flat = flatten_parameters(self.parameters)
         self.exp_avg = torch.zeros_like(self.flat)
         self.exp_avg_sq = torch.zeros_like(self.flat)
-        self.step = torch.zeros((), device=self.flat.device)
+        # float64: 1 - 0.999**step would lose half its digits in float32
+        self.step = torch.zeros((), dtype=torch.float64, device=self.flat.device)
 
     def minimize(self, loss: Tensor, learning_rate: Tensor) -> Tensor:
         """Take one step down `loss`; return the gradient's norm before clipping. Tensors only, no synchronisation."""

@@ -123,8 +123,8 @@ def ppo_loss(
     def mean(rows: Tensor) -> Tensor:
         return rows.mean() if valid is None else (rows * valid).sum() / valid.sum().clamp(min=1)
 
-    bound = torch.as_tensor(clip_coef)
     log_ratio = fields["logprobs"] - fields["old_logprobs"]
+    bound = torch.as_tensor(clip_coef, dtype=log_ratio.dtype)
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - bound, 1 + bound)
     policy_loss = -mean(torch.minimum(advantages * ratio, advantages * clipped))

@@ -1,6 +1,9 @@
 """`rl-training train`: flags and YAML to a config, the config to a run."""
 
+import os
+import shutil
 import sys
+from pathlib import Path
 
 from rl_training.cli.flags import parse_train_flags
 from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
@@ -52,10 +55,19 @@ def print_result(result: TrainResult) -> None:
     print(f"Run folder        {result.run_dir}")
     print(f"Learning curve    {result.run_dir / 'learning_curve.png'}")
     print("\nTry next:")
-    print(f"  rl-training eval {result.run_dir} --num-episodes 20")
-    print(f"  rl-training eval {result.run_dir} --record videos")
-    print(f"  rl-training resume {result.run_dir} --total-timesteps {2 * result.metrics['global_step']}")
+    command = command_name()
+    print(f"  {command} eval {result.run_dir} --num-episodes 20")
+    print(f"  {command} eval {result.run_dir} --record videos")
+    print(f"  {command} resume {result.run_dir} --total-timesteps {2 * result.metrics['global_step']}")
     sys.stdout.flush()
+
+
+def command_name() -> str:
+    """Return how this command can be called again from here, whether or not it is on the path."""
+    called = Path(sys.argv[0])
+    if called.name != "rl-training":
+        return "python -m rl_training.cli"
+    return "rl-training" if shutil.which("rl-training") else os.path.relpath(called)
 
 
 def _base_config(flags: list[str]) -> TrainConfig | None:

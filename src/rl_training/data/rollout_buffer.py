@@ -86,7 +86,6 @@ class RolloutBuffer:
         self.advantages = _zeros(leading)
         self.returns = _zeros(leading)
         self.next_values = _zeros(leading)
-        self.all_valid = True
         self.row = 0
         self._write = _Views(self)
 
@@ -112,9 +111,7 @@ class RolloutBuffer:
     def reset(self) -> None:
         """Rewind: the next record goes to row 0."""
         self.row = 0
-        if not self.all_valid:
-            self.valid.fill_(True)
-            self.all_valid = True
+        self.valid.fill_(True)
 
     @property
     def full(self) -> bool:
@@ -143,7 +140,6 @@ class RolloutBuffer:
         write.final_values[row] = acted.final_value
         if step.num_valid < self.num_envs:
             write.valid[row] = step.valid
-            self.all_valid = False
         self.row += 1
 
     def compute_returns_and_advantages(
@@ -185,7 +181,7 @@ class RolloutBuffer:
             values=flatten(self.values),
             advantages=flatten(self.advantages),
             returns=flatten(self.returns),
-            valid=None if self.all_valid else flatten(self.valid),
+            valid=None if bool(self.valid.all()) else flatten(self.valid),
         )
 
     def iter_minibatches(

@@ -27,9 +27,9 @@ class ActionAdapter:
             self.start = start if np.any(start) else None
         if isinstance(space, spaces.Box):
             bounded = np.isfinite(space.low) & np.isfinite(space.high)
-            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            low, high = (np.where(bounded, bound, 0.0) for bound in (space.low, space.high))
             self.scale = np.where(bounded, (high - low) / 2, 1.0)
-            self.offset = np.where(bounded, (high + low) / 2, 0.0)
+            self.offset = (high + low) / 2
 
     def to_env(self, action: Array) -> Array:
         """Return the environment's own copy of `action` [N, ...]."""
@@ -40,4 +40,4 @@ class ActionAdapter:
             return scaled.astype(self.space.dtype, copy=False)
         if self.start is not None:
             return shaped + self.start
-        return shaped.astype(self.space.dtype, copy=False)
+        return shaped.astype(self.space.dtype)

@@ -1,5 +1,6 @@
 """A policy with all it needs to act in an environment: predict, evaluate, record, save."""
 
+import os
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,9 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
     except ImportError as error:
         raise UserError("recording needs the video extra; pip install 'rl-training[video]'") from error
     folder.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault(
+        "SDL_VIDEODRIVER", "dummy"
+    )  # frames come as arrays: no screen is needed, or complained about
     env = make_env(
         agent.config, 0, factory=agent._factory, stream=EVALUATION_EPISODES, render_mode="rgb_array"
     )()

@@ -100,7 +100,7 @@ class BernoulliHead(nn.Module):
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return actions [N, A] and log-probabilities [N]."""
-        probability = 1.0 / (1.0 + np.exp(-params))
+        probability = np.exp(-np.logaddexp(0.0, -params))  # the sigmoid, without overflow
         actions = (rng.random(params.shape) < probability).astype(np.int64)
         return actions, (actions * params - np.logaddexp(0.0, params)).sum(axis=-1)
 

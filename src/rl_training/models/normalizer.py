@@ -54,7 +54,7 @@ class ObservationNormalizer(nn.Module):
         self.register_buffer("shift", torch.zeros(len(continuous)), persistent=False)
         self.register_buffer("scale", torch.ones(len(continuous)), persistent=False)
         self.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            lambda module, keys: self._refresh()
+            lambda module, keys: module._refresh()
         )
 
     def update(self, features: Tensor) -> None:

@@ -17,7 +17,7 @@ Layer = tuple[Array, Array]
 
 
 def _silu(x: Array, out: Array) -> None:
-    np.divide(x, 1.0 + np.exp(-x), out=out)
+    np.multiply(x, 0.5 * (1.0 + np.tanh(0.5 * x)), out=out)  # the sigmoid by way of tanh cannot overflow
 
 
 def _elu(x: Array, out: Array) -> None:

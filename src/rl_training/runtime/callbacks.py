@@ -13,7 +13,7 @@ class StopTraining(Exception):
 class Callback:
     """Override what you need. Called in the order collect, update, evaluate, end.
 
-    Logging, evaluation and checkpointing are not callbacks: the trainer does them, in that order.
+    Evaluation, logging and checkpointing are not callbacks: the trainer does them, in that order.
     """
 
     def on_collect(self, progress: Progress) -> None:

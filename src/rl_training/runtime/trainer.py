@@ -40,8 +40,8 @@ class Cadence:
 class Trainer:
     """Drives one collector, source and learner to the end of the budget.
 
-    Jobs run at update boundaries, in the order log, evaluate, checkpoint; each runs once more at the end. A new
-    best evaluation is always followed by a checkpoint.
+    Jobs run at update boundaries, in the order evaluate, log (one row for both), checkpoint; each runs once more at
+    the end. A new best evaluation is always followed by a checkpoint.
     """
 
     def __init__(
@@ -97,7 +97,9 @@ class Trainer:
             row = self._training_row(progress)
             improved = evaluate_due and self._evaluate(progress, row)
             self.logger.log(row, now)
-        if checkpoint_due or improved:
+        if (
+            checkpoint_due or improved or self.stop_reason is not None
+        ):  # the evaluation may have stopped the run
             self._checkpoint(progress, improved)
 
     def _training_row(self, progress: Progress) -> dict[str, float]:

@@ -1,0 +1,99 @@
+"""Shared by the folders that train: a small config, the command line in this process, and where tiny envs live."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+# `tiny_envs:Id` must be importable in this process, in forked workers and in the folders beside `integration`
+sys.path.insert(0, str(TESTS / "integration"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def sentence(self) -> str:
+        """The one line on the error stream; fails if there is more than one or a traceback."""
+        lines = self.err.strip().splitlines()
+        assert len(lines) == 1, f"expected one line on stderr, got:\n{self.err}"
+        assert lines[0].startswith("error: ")
+        assert "Traceback" not in self.err
+        return lines[0]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Call the command line in this process; an argument parser's exit counts as the exit code."""
+    from rl_training.cli import main
+
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the command adds the working folder
+
+    def call(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 1
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Callable[..., Any]:
+    """Return a config that trains in a tenth of a second; keywords override settings of either level."""
+    from rl_training.algorithms.ppo import PPOConfig
+    from rl_training.config import TrainConfig
+
+    def build(**overrides: Any) -> TrainConfig:
+        config = TrainConfig(
+            algo="ppo",
+            env_id="tiny_envs:Clockwork-v0",
+            seed=1,
+            output_dir=str(tmp_path / "runs"),
+            total_timesteps=64,
+            num_envs=2,
+            eval_every_timesteps=0,
+            num_eval_episodes=2,
+            checkpoint_every_timesteps=0,
+            log_every_timesteps=32,
+            algorithm=PPOConfig(num_steps=16, batch_size=16, update_epochs=2, hidden_sizes=(8,)),
+        )
+        return config.with_overrides(**overrides)
+
+    return build
+
+
+@pytest.fixture
+def rows() -> Callable[[Path], list[dict[str, Any]]]:
+    """Read a JSON-lines file strictly."""
+
+    def read(path: Path) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    return read
+
+
+@pytest.fixture
+def pointed() -> Callable[[Path, str], Path]:
+    """Follow `last` or `best` of a run by hand."""
+
+    def follow(run_dir: Path, pointer: str) -> Path:
+        text = (run_dir / "checkpoints" / pointer).read_text(encoding="utf-8")
+        assert text.endswith("\n")
+        assert "\n" not in text[:-1]
+        return run_dir / "checkpoints" / text.strip()
+
+    return follow

@@ -1,0 +1,85 @@
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from rl_training.core import seeding
+from rl_training.core.seeding import (
+    derived_seed,
+    episode_seed,
+    generator_state,
+    numpy_generator,
+    set_generator_state,
+    torch_generator,
+)
+
+STREAMS = [
+    seeding.EPISODES,
+    seeding.EVALUATION_EPISODES,
+    seeding.ACTIONS,
+    seeding.MINIBATCHES,
+    seeding.EVALUATION_ACTIONS,
+    seeding.ACTION_SPACES,
+]
+
+
+def test_stream_numbers_are_distinct() -> None:
+    assert len(set(STREAMS)) == len(STREAMS)
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_stream_repeats_itself(stream: int) -> None:
+    assert np.array_equal(numpy_generator(3, stream).random(50), numpy_generator(3, stream).random(50))
+
+
+def test_streams_and_seeds_are_independent() -> None:
+    draws = np.stack([numpy_generator(seed, stream).random(4000) for seed in (0, 1) for stream in STREAMS])
+    correlations = np.corrcoef(draws) - np.eye(len(draws))
+    assert np.abs(correlations).max() < 0.08  # five deviations of 1/sqrt(4000)
+
+
+def test_drawing_from_one_stream_does_not_move_another() -> None:
+    actions = numpy_generator(0, seeding.ACTIONS)
+    numpy_generator(0, seeding.MINIBATCHES).random(10)
+    assert np.array_equal(actions.random(5), numpy_generator(0, seeding.ACTIONS).random(5))
+
+
+def test_episode_seed_depends_on_seed_env_episode_and_stream() -> None:
+    seeds = [episode_seed(*where) for where in product(range(4), range(4), range(4), range(2))]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_episode_seed_is_a_fixed_function_that_fits_32_bits() -> None:
+    assert episode_seed(7, 2, 5) == episode_seed(7, 2, 5)
+    assert episode_seed(7, 2, 5) == derived_seed(7, seeding.EPISODES, 2, 5)
+    assert all(0 <= episode_seed(seed, 0, 0) < 2**32 for seed in (0, 1, 2**40))
+
+
+def test_generator_state_survives_json_in_the_middle_of_a_stream() -> None:
+    generator = numpy_generator(1, seeding.ACTIONS)
+    generator.random(7)
+    generator.integers(0, 10, dtype=np.uint32)  # leaves half a word behind
+    saved = json.loads(json.dumps(generator_state(generator)))
+    expected = [generator.integers(0, 10, dtype=np.uint32), *generator.standard_normal(5)]
+    other = numpy_generator(99, seeding.MINIBATCHES)
+    set_generator_state(other, saved)
+    assert [other.integers(0, 10, dtype=np.uint32), *other.standard_normal(5)] == expected
+
+
+def test_a_saved_state_does_not_move_with_its_generator() -> None:
+    generator = numpy_generator(1, seeding.ACTIONS)
+    saved = generator_state(generator)
+    before = json.dumps(saved)
+    generator.random(3)
+    assert json.dumps(saved) == before
+    assert json.dumps(generator_state(generator)) != before
+
+
+def test_torch_generator_repeats_by_seed_and_leaves_the_global_one_alone() -> None:
+    before = torch.get_rng_state()
+    draws = [torch.rand(4, generator=torch_generator(seed)) for seed in (5, 5, 6)]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert torch.equal(torch.get_rng_state(), before)

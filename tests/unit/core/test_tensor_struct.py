@@ -1,0 +1,41 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rl_training.core.tensor_struct import TensorStruct
+
+
+@dataclass(frozen=True)
+class Pair(TensorStruct):
+    plain: Tensor
+    nested: dict[str, Tensor]
+    absent: Tensor | None = None
+
+
+def pair() -> Pair:
+    return Pair(torch.arange(4.0), {"a": torch.arange(8.0).reshape(4, 2)})
+
+
+def test_map_reaches_every_tensor_and_keeps_none() -> None:
+    doubled = pair().map(lambda tensor: tensor * 2)
+    assert doubled.plain.tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert doubled.nested["a"].sum() == 56.0
+    assert doubled.absent is None
+    assert type(doubled) is Pair
+
+
+def test_take_returns_the_named_rows_as_copies() -> None:
+    source = pair()
+    taken = source.take(torch.tensor([3, 1]))
+    assert taken.plain.tolist() == [3.0, 1.0]
+    assert taken.nested["a"].tolist() == [[6.0, 7.0], [2.0, 3.0]]
+    taken.plain.zero_()
+    taken.nested["a"].zero_()
+    assert source.plain.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert source.nested["a"].sum() == 28.0
+
+
+def test_to_moves_every_tensor() -> None:
+    moved = pair().to("meta")
+    assert moved.plain.device.type == moved.nested["a"].device.type == "meta"

@@ -1,0 +1,183 @@
+import copy
+import json
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from records import CountingEnv, DrawingEnv
+
+from rl_training.config import TrainConfig
+from rl_training.core.errors import EnvironmentFault
+from rl_training.core.seeding import EVALUATION_EPISODES, episode_seed
+from rl_training.envs.episodes import SeededEpisodes
+from rl_training.envs.factory import make_env, make_vector_env
+from rl_training.envs.stepper import VectorStepper
+
+CONFIG = TrainConfig(algo="ppo", env_id="Drawing", seed=5)
+
+
+def play(env: gymnasium.Env[Any, Any], episodes: int) -> list[list[list[float]]]:
+    """Every observation of the first episodes."""
+    played = []
+    for _ in range(episodes):
+        obs, _ = env.reset()
+        seen, over = [obs.tolist()], False
+        while not over:
+            obs, _, terminated, truncated, _ = env.step(0)
+            seen.append(obs.tolist())
+            over = terminated or truncated
+        played.append(seen)
+    return played
+
+
+def vector_play(backend: str, num_envs: int, num_steps: int = 14) -> list[list[list[float]]]:
+    """The observations of each environment, in the order they were seen, finals included."""
+    stepper = VectorStepper(make_vector_env(CONFIG, num_envs, factory=DrawingEnv, backend=backend))
+    try:
+        stepper.reset()
+        out, seen = stepper.out, [[stepper.out.obs[n].tolist()] for n in range(num_envs)]  # type: ignore[index,call-overload]
+        for _ in range(num_steps):
+            stepper.step(np.zeros(num_envs, np.int64))
+            for n in range(num_envs):
+                if out.ended[n]:
+                    seen[n].append(out.final_obs[n].tolist())  # type: ignore[index,call-overload]
+                seen[n].append(out.obs[n].tolist())  # type: ignore[index,call-overload]
+    finally:
+        stepper.close()
+    return seen
+
+
+def flat(episodes: list[list[list[float]]]) -> list[list[float]]:
+    return [obs for episode in episodes for obs in episode]
+
+
+def test_episodes_depend_on_seed_env_and_number_alone() -> None:
+    first = play(SeededEpisodes(DrawingEnv(), seed=5, env_index=1), 4)
+    assert play(SeededEpisodes(DrawingEnv(), seed=5, env_index=1), 4) == first
+    assert len({str(episode[0]) for episode in first}) == 4
+    assert play(SeededEpisodes(DrawingEnv(), seed=6, env_index=1), 4)[0] != first[0]
+    assert play(SeededEpisodes(DrawingEnv(), seed=5, env_index=2), 4)[0] != first[0]
+    evaluation = SeededEpisodes(DrawingEnv(), seed=5, env_index=1, stream=EVALUATION_EPISODES)
+    assert play(evaluation, 4)[0] != first[0]
+
+
+def test_an_episode_does_not_depend_on_how_the_one_before_was_played() -> None:
+    played, abandoned = (SeededEpisodes(DrawingEnv(), seed=5, env_index=0) for _ in range(2))
+    expected = play(played, 2)[1]
+    abandoned.reset()
+    assert play(abandoned, 1)[0] == expected
+
+
+def test_a_stream_can_be_joined_at_any_episode() -> None:
+    expected = play(SeededEpisodes(DrawingEnv(), seed=5, env_index=0), 4)[3]
+    later = SeededEpisodes(DrawingEnv(), seed=5, env_index=0)
+    later.episode = 2  # the last one that was played
+    assert play(later, 1)[0] == expected
+
+
+def test_a_reset_with_a_seed_starts_a_new_stream() -> None:
+    env = SeededEpisodes(DrawingEnv(), seed=5, env_index=3)
+    play(env, 2)
+    env.reset(seed=8)
+    second = play(env, 1)[0]
+    assert second == play(SeededEpisodes(DrawingEnv(), seed=8, env_index=3), 2)[1]
+
+
+def test_the_environment_gets_the_derived_seed() -> None:
+    env = DrawingEnv()
+    SeededEpisodes(env, seed=5, env_index=2).reset()
+    assert env.np_random_seed == episode_seed(5, 2, 0)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_sync_environments_play_the_same_episodes_whatever_their_number(num_envs: int) -> None:
+    for index, seen in enumerate(vector_play("sync", num_envs)):
+        expected = flat(play(make_env(CONFIG, index, factory=DrawingEnv)(), 15))
+        assert seen == expected[: len(seen)]
+
+
+def test_async_environments_play_the_same_episodes_as_sync_ones() -> None:
+    assert vector_play("async", 2) == vector_play("sync", 4)[:2]
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_a_restored_stepper_goes_on_with_episodes_that_were_not_played_yet(backend: str) -> None:
+    steppers = [
+        VectorStepper(make_vector_env(CONFIG, 2, factory=DrawingEnv, backend=backend)) for _ in range(2)
+    ]
+    try:
+        steppers[0].reset()
+        for _ in range(9):
+            steppers[0].step(np.zeros(2, np.int64))
+        state = json.loads(json.dumps(steppers[0].state_dict()))
+        steppers[1].load_state_dict(state)
+        steppers[1].reset()
+        first = np.array(steppers[1].out.obs)
+    finally:
+        for stepper in steppers:
+            stepper.close()
+    assert min(state["episodes"]) > 0
+    for index, episode in enumerate(state["episodes"]):
+        played = play(make_env(CONFIG, index, factory=DrawingEnv)(), episode + 2)
+        assert first[index].tolist() == played[episode + 1][0]
+
+
+def test_action_spaces_are_seeded_per_environment() -> None:
+    def draws(seed: int, index: int) -> list[int]:
+        env = SeededEpisodes(DrawingEnv(), seed=seed, env_index=index)
+        return [int(env.action_space.sample()) for _ in range(40)]
+
+    assert draws(5, 0) == draws(5, 0)
+    assert draws(5, 0) != draws(5, 1)
+    assert draws(5, 0) != draws(6, 0)
+
+
+def test_the_last_observation_survives_a_reset_that_reuses_its_memory() -> None:
+    env = SeededEpisodes(CountingEnv(lengths=(1,), reuse=True), seed=0, env_index=0)
+    env.reset()
+    last = env.step(0)[0]
+    kept = copy.deepcopy(last)
+    env.reset()
+    np.testing.assert_array_equal(last, kept)
+
+
+def test_final_observations_are_true_though_the_environment_reuses_its_memory() -> None:
+    factory = partial(CountingEnv, lengths=(2,), reuse=True)
+    stepper = VectorStepper(make_vector_env(CONFIG, 2, factory=factory))
+    stepper.reset()
+    for _ in range(2):
+        stepper.step(np.zeros(2, np.int64))
+    assert stepper.out.final_obs.tolist() == [[0, 2], [0, 2]]  # type: ignore[union-attr]
+    assert stepper.out.obs.tolist() == [[1, 0], [1, 0]]  # type: ignore[union-attr]
+
+
+class Breaking(CountingEnv):
+    def __init__(self, at: str) -> None:
+        super().__init__(lengths=(5,))
+        self.at = at
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        if self.at == "reset" and self.episode == 0:
+            raise RuntimeError("no more episodes")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.at == "step" and self.count == 2:
+            raise RuntimeError("motor burnt")
+        return super().step(action)
+
+
+def test_a_fault_tells_where_it_happened() -> None:
+    env = SeededEpisodes(Breaking("step"), seed=0, env_index=7)
+    env.reset()
+    env.step(0)
+    env.step(0)
+    message = r"environment 7 \(Breaking\) raised RuntimeError in step, step 3 of its episode 0: motor burnt"
+    with pytest.raises(EnvironmentFault, match=message):
+        env.step(0)
+    env = SeededEpisodes(Breaking("reset"), seed=0, env_index=1)
+    env.reset()
+    with pytest.raises(EnvironmentFault, match=r"environment 1 .* in reset, .*episode 1: no more episodes"):
+        env.reset()

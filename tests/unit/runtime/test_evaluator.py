@@ -1,0 +1,83 @@
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from records import CountingEnv
+
+from rl_training.core.types import Evaluation
+from rl_training.envs.stepper import VectorStepper
+from rl_training.runtime.evaluator import Evaluator
+
+MODES = [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP]
+
+
+class Still:
+    """Always plays action 0 and notes how it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[bool, Any]] = []
+
+    def act(self, obs: Any, *, deterministic: bool, rng: np.random.Generator) -> Any:
+        self.asked.append((deterministic, rng))
+        return np.zeros(len(obs), np.int64)
+
+
+def make_evaluator(mode: AutoresetMode, *lengths: tuple[int, ...]) -> Evaluator:
+    builders = [partial(CountingEnv, lengths=each) for each in lengths]
+    return Evaluator(VectorStepper(SyncVectorEnv(builders, autoreset_mode=mode)), Still())
+
+
+def lengths_of(evaluator: Evaluator, num_episodes: int) -> list[int]:
+    evaluation = evaluator.evaluate(num_episodes, deterministic=True, rng=np.random.default_rng(0))
+    assert evaluation.returns == [n * (n + 1) / 2 for n in evaluation.lengths]  # 1 + 2 + … + n
+    return evaluation.lengths
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("num_episodes", "expected"),
+    [
+        (1, [1]),
+        (2, [1, 7]),
+        (3, [1, 7, 20]),
+        (4, [1, 1, 7, 20]),
+        (6, [1, 1, 7, 7, 20, 20]),
+        (8, [1, 1, 1, 7, 7, 7, 20, 20]),
+    ],
+)
+def test_every_environment_plays_its_quota_however_short_its_episodes(
+    mode: AutoresetMode, num_episodes: int, expected: list[int]
+) -> None:
+    assert lengths_of(make_evaluator(mode, (1,), (7,), (20,)), num_episodes) == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_episodes_of_each_environment_count_in_their_order(mode: AutoresetMode) -> None:
+    assert lengths_of(make_evaluator(mode, (5, 2, 1), (3, 9, 1)), 4) == [5, 2, 3, 9]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_evaluation_begins_with_fresh_episodes(mode: AutoresetMode) -> None:
+    evaluator = make_evaluator(mode, (2,), (5,))
+    assert lengths_of(evaluator, 3) == [2, 2, 5]
+    assert lengths_of(evaluator, 3) == [2, 2, 5]
+
+
+def test_the_policy_is_asked_as_told() -> None:
+    evaluator, rng = make_evaluator(MODES[0], (3,)), np.random.default_rng(0)
+    evaluator.evaluate(1, deterministic=False, rng=rng)
+    assert evaluator.policy.asked == [(False, rng)] * 3  # type: ignore[attr-defined]
+
+
+def test_the_summary_has_what_users_read() -> None:
+    summary = Evaluation([1.0, 3.0, 8.0], [2, 4, 6]).summary()
+    assert summary == {
+        "mean_reward": 4.0,
+        "std_reward": pytest.approx(np.sqrt((9 + 1 + 16) / 3)),
+        "mean_ep_length": 4.0,
+        "num_episodes": 3,
+        "returns": [1.0, 3.0, 8.0],
+        "lengths": [2, 4, 6],
+    }

@@ -1,0 +1,33 @@
+import pytest
+import torch
+
+from rl_training.runtime.metrics import MetricMeans
+
+
+def test_metrics_are_averaged_between_two_drains() -> None:
+    means = MetricMeans()
+    means.add({"value_loss": torch.tensor(1.0), "approx_kl": torch.tensor(0.2)})
+    means.add({"value_loss": torch.tensor(4.0), "approx_kl": torch.tensor(0.4)})
+    assert means.drain() == {"train/value_loss": 2.5, "train/approx_kl": pytest.approx(0.3)}
+    means.add({"value_loss": torch.tensor(7.0)})
+    assert means.drain() == {"train/value_loss": 7.0}
+
+
+def test_nothing_is_drained_where_nothing_was_added() -> None:
+    means = MetricMeans()
+    assert means.drain() == {}
+    means.add({"loss": torch.tensor(1.0)})
+    means.drain()
+    assert means.drain() == {}
+
+
+def test_the_policy_loss_has_the_name_dashboards_know() -> None:
+    means = MetricMeans()
+    means.add({"policy_loss": torch.tensor(3.0)})
+    assert means.drain() == {"train/policy_gradient_loss": 3.0}
+
+
+def test_types_may_differ() -> None:
+    means = MetricMeans()
+    means.add({"count": torch.tensor(3), "loss": torch.tensor(0.5, dtype=torch.float64)})
+    assert means.drain() == {"train/count": 3.0, "train/loss": 0.5}

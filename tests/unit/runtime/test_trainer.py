@@ -1,0 +1,276 @@
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from rl_training.core.types import Evaluation, Progress, UpdateResult
+from rl_training.runtime import trainer as module
+from rl_training.runtime.callbacks import Callback, StopOnPlateau, StopTraining
+from rl_training.runtime.collector import EpisodeRecorder
+from rl_training.runtime.trainer import Cadence, Trainer, Trigger
+
+
+class Fakes:
+    """Collector, source, learner, logger, evaluator and checkpointer in one; everything is noted in `events`."""
+
+    def __init__(
+        self, rewards: tuple[float, ...] = (1.0,), *, per_collect: int = 10, num_batches: int = 1
+    ) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.rows: list[dict[str, float]] = []
+        self.steps_per_collect = per_collect
+        self.num_batches = num_batches
+        self.rewards = rewards
+        self.evaluations = 0
+        self.episodes = EpisodeRecorder(1)
+
+    def collect(self, num_steps: int, progress: Progress) -> int:
+        self.events.append(("collect", progress.timesteps))
+        return num_steps
+
+    def batches(self, progress: Progress) -> Iterator[int]:
+        yield from range(self.num_batches)
+
+    def update(self, batch: int, progress: Progress) -> UpdateResult:
+        self.events.append(("update", progress.timesteps, progress.updates))
+        return UpdateResult({"loss": torch.tensor(float(progress.updates))})
+
+    def feedback(self, batch: int, result: UpdateResult) -> None:
+        self.events.append(("feedback", batch))
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        self.events.append(("log", timesteps))
+        self.rows.append(metrics)
+
+    def evaluate(self) -> Evaluation:
+        self.events.append(("evaluate",))
+        reward = self.rewards[min(self.evaluations, len(self.rewards) - 1)]
+        self.evaluations += 1
+        return Evaluation([reward], [1])
+
+    def save_checkpoint(self, progress: Progress, *, evaluation: dict[str, Any] | None, best: bool) -> None:
+        seen = None if evaluation is None else evaluation["mean_reward"]
+        self.events.append(("checkpoint", progress.timesteps, seen, best))
+
+    def named(self, *names: str) -> list[tuple[Any, ...]]:
+        return [event for event in self.events if event[0] in names]
+
+
+def make_trainer(
+    fakes: Fakes, *, log: int = 0, evaluate: int = 0, checkpoint: int = 0, callbacks: Any = ()
+) -> Trainer:
+    return Trainer(
+        fakes,  # type: ignore[arg-type]
+        fakes,  # type: ignore[arg-type]
+        fakes,  # type: ignore[arg-type]
+        cadence=Cadence(log, evaluate, checkpoint),
+        logger=fakes,  # type: ignore[arg-type]
+        evaluate=fakes.evaluate,
+        save_checkpoint=fakes.save_checkpoint,
+        callbacks=callbacks,
+    )
+
+
+class Stopping(Callback):
+    def __init__(self, event: str, at: int) -> None:
+        self.event, self.at, self.ended = event, at, 0
+
+    def _stop(self, event: str, progress: Progress) -> None:
+        if event == self.event and progress.timesteps >= self.at:
+            raise StopTraining(f"enough at {event}")
+
+    def on_collect(self, progress: Progress) -> None:
+        self._stop("on_collect", progress)
+
+    def on_update(self, progress: Progress, result: UpdateResult) -> None:
+        self._stop("on_update", progress)
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        self._stop("on_evaluate", progress)
+
+    def on_end(self, progress: Progress) -> None:
+        self.ended += 1
+
+
+def test_a_trigger_is_due_once_per_crossed_boundary() -> None:
+    trigger = Trigger(10)
+    assert [trigger.due(t) for t in (0, 9, 10, 10, 19, 35, 39, 40)] == [
+        False, False, True, False, False, True, False, True,
+    ]  # fmt: skip
+
+
+def test_a_trigger_of_zero_is_never_due() -> None:
+    assert not any(Trigger(0).due(t) for t in (0, 1, 10**9))
+
+
+def test_collect_and_update_alternate_until_the_budget_is_used_up() -> None:
+    fakes = Fakes(num_batches=2)
+    progress = make_trainer(fakes).fit(Progress(total_timesteps=15))
+    assert fakes.named("collect", "update", "feedback") == [
+        ("collect", 0),
+        ("update", 10, 0),
+        ("feedback", 0),
+        ("update", 10, 1),
+        ("feedback", 1),
+        ("collect", 10),
+        ("update", 20, 2),
+        ("feedback", 0),
+        ("update", 20, 3),
+        ("feedback", 1),
+    ]
+    assert progress == Progress(timesteps=20, updates=4, total_timesteps=15)
+
+
+def test_a_finished_run_is_not_trained_further() -> None:
+    fakes = Fakes()
+    make_trainer(fakes).fit(Progress(timesteps=10, total_timesteps=10))
+    assert fakes.events == []
+
+
+def test_jobs_run_in_the_order_evaluate_log_checkpoint_after_the_update() -> None:
+    fakes = Fakes()
+    make_trainer(fakes, log=10, evaluate=10, checkpoint=10).fit(Progress(total_timesteps=10))
+    names = dict.fromkeys(event[0] for event in fakes.events)
+    assert list(names) == ["collect", "update", "feedback", "evaluate", "log", "checkpoint"]
+
+
+def test_each_job_keeps_its_own_cadence_and_runs_once_more_at_the_end() -> None:
+    fakes = Fakes(rewards=(5.0, 4.0))
+    make_trainer(fakes, log=20, evaluate=30, checkpoint=40).fit(Progress(total_timesteps=70))
+    at: dict[str, list[int]] = {"log": [], "evaluate": [], "checkpoint": []}
+    now = 0
+    for event in fakes.events:
+        if event[0] == "update":
+            now = event[1]
+        elif event[0] in at:
+            at[event[0]].append(now)
+    assert at["evaluate"] == [30, 60, 70]
+    assert at["checkpoint"] == [30, 40, 70]  # the first evaluation is a new best
+    assert set(at["log"]) >= {20, 40, 60, 70}
+
+
+def test_jobs_that_are_due_at_the_end_run_once() -> None:
+    fakes = Fakes()
+    make_trainer(fakes, log=10, evaluate=10, checkpoint=10).fit(Progress(total_timesteps=10))
+    assert [len(fakes.named(name)) for name in ("evaluate", "checkpoint")] == [1, 1]
+    assert sum("train/loss" in row for row in fakes.rows) == 1
+
+
+def test_a_cadence_of_zero_runs_at_the_end_only() -> None:
+    fakes = Fakes()
+    make_trainer(fakes).fit(Progress(total_timesteps=50))
+    assert set(fakes.named("log")) == {("log", 50)}
+    assert fakes.named("checkpoint") == [("checkpoint", 50, 1.0, True)]
+    assert len(fakes.named("evaluate")) == 1
+
+
+def test_a_new_best_is_always_saved_and_only_a_new_best_is_called_so() -> None:
+    fakes = Fakes(rewards=(1.0, 1.0, 3.0, 2.0))
+    make_trainer(fakes, evaluate=10).fit(Progress(total_timesteps=40))
+    assert fakes.named("checkpoint") == [
+        ("checkpoint", 10, 1.0, True),
+        ("checkpoint", 30, 3.0, True),
+        ("checkpoint", 40, 2.0, False),
+    ]
+
+
+def test_a_checkpoint_carries_an_evaluation_only_if_it_is_of_the_same_moment() -> None:
+    fakes = Fakes(rewards=(2.0, 1.0))
+    make_trainer(fakes, evaluate=20, checkpoint=10).fit(Progress(total_timesteps=40))
+    assert fakes.named("checkpoint") == [
+        ("checkpoint", 10, None, False),
+        ("checkpoint", 20, 2.0, True),
+        ("checkpoint", 30, None, False),
+        ("checkpoint", 40, 1.0, False),
+    ]
+
+
+def test_log_rows_average_the_updates_since_the_last_row() -> None:
+    fakes = Fakes(num_batches=2)
+    make_trainer(fakes, log=20).fit(Progress(total_timesteps=40))
+    trained = [row["train/loss"] for row in fakes.rows if "train/loss" in row]
+    assert trained == [1.5, 5.5]
+    assert fakes.rows[0]["time/total_timesteps"] == 20
+    assert fakes.rows[0]["time/iterations"] == 4
+
+
+def test_evaluations_are_logged_at_their_timestep() -> None:
+    fakes = Fakes(rewards=(2.0, 7.0))
+    make_trainer(fakes, log=10, evaluate=20).fit(Progress(total_timesteps=40))
+    logged = {
+        event[1]: row["eval/mean_reward"]
+        for event, row in zip(fakes.named("log"), fakes.rows, strict=True)
+        if "eval/mean_reward" in row
+    }
+    assert logged == {20: 2.0, 40: 7.0}
+
+
+@pytest.mark.parametrize("event", ["on_collect", "on_update", "on_evaluate"])
+def test_a_stop_ends_the_run_at_the_boundary_with_a_checkpoint(event: str) -> None:
+    fakes, stopping = Fakes(rewards=(5.0, 4.0, 3.0)), Stopping(event, at=20)
+    trainer = make_trainer(fakes, evaluate=10, callbacks=[stopping])
+    progress = trainer.fit(Progress(total_timesteps=1000))
+    assert progress.timesteps == 20
+    assert trainer.stop_reason == f"enough at {event}"
+    assert fakes.named("update")[-1] == ("update", 20, 1)
+    assert fakes.named("checkpoint")[-1] == ("checkpoint", 20, 4.0, False)
+    assert len(fakes.named("evaluate")) == 2
+    assert stopping.ended == 1
+
+
+def test_the_first_reason_to_stop_is_the_one_that_is_kept() -> None:
+    fakes = Fakes()
+    trainer = make_trainer(fakes, callbacks=[Stopping("on_update", 10), Stopping("on_collect", 10)])
+    trainer.fit(Progress(total_timesteps=100))
+    assert trainer.stop_reason == "enough at on_collect"
+
+
+def test_events_reach_callbacks_in_order() -> None:
+    seen: list[str] = []
+
+    class Seeing(Callback):
+        def on_collect(self, progress: Progress) -> None:
+            seen.append(f"collect {progress.timesteps} {progress.updates}")
+
+        def on_update(self, progress: Progress, result: UpdateResult) -> None:
+            seen.append(f"update {progress.updates} {result.metrics['loss']:.0f}")
+
+        def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+            seen.append(f"evaluate {summary['mean_reward']}")
+
+        def on_end(self, progress: Progress) -> None:
+            seen.append(f"end {progress.timesteps}")
+
+    make_trainer(Fakes(), callbacks=[Seeing()]).fit(Progress(total_timesteps=10))
+    assert seen == ["collect 10 0", "update 1 0", "evaluate 1.0", "end 10"]
+
+
+def test_cadence_best_and_callbacks_continue_after_a_state_round_trip() -> None:
+    settings: dict[str, Any] = {"log": 20, "evaluate": 20, "checkpoint": 30}
+    rewards = (5.0, 3.0, 4.0, 6.0)
+    whole = Fakes(rewards)
+    trainer = make_trainer(whole, **settings, callbacks=[StopOnPlateau(10)])
+    trainer.fit(Progress(total_timesteps=80))
+
+    first = Fakes(rewards)
+    half = make_trainer(first, **settings, callbacks=[StopOnPlateau(10)])
+    half.fit(Progress(total_timesteps=40))
+    second = Fakes(rewards[2:])
+    rest = make_trainer(second, **settings, callbacks=[StopOnPlateau(10)])
+    rest.load_state_dict(half.state_dict())
+    rest.fit(Progress(timesteps=40, updates=4, total_timesteps=80))
+    late = [event for event in whole.named("checkpoint", "log") if event[1] > 40]
+    assert second.named("checkpoint", "log") == late
+    assert rest.best_reward == trainer.best_reward == 6.0
+    assert rest.state_dict() == trainer.state_dict()
+
+
+def test_speed_counts_the_steps_of_this_session_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 5))
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
+    fakes = Fakes()
+    make_trainer(fakes).fit(Progress(timesteps=1000, total_timesteps=1010))
+    row = fakes.rows[0]
+    assert row["time/fps"] == pytest.approx(10 / row["time/time_elapsed"])
+    assert row["time/time_elapsed"] > 0

@@ -1,0 +1,439 @@
+"""The config is strict: it refuses what it does not know, says everything at once, and reads back what it wrote."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from rl_training.algorithms import ALGORITHMS
+from rl_training.algorithms.ppo import PPOConfig
+from rl_training.cli.flags import RUN_GROUPS, field_help
+from rl_training.config import TrainConfig, config_from_dict, load_config
+from rl_training.core.errors import ConfigError, UserError
+
+BASE = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3}
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+
+def problems_of(data: dict) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config_from_dict(data)
+    return caught.value.problems
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+class TestWhatSuffices:
+    def test_three_keys_of_yaml(self, tmp_path):
+        config = load_config(write(tmp_path, "algo: ppo\nenv_id: CartPole-v1\nseed: 3\n"))
+        assert (config.algo, config.env_id, config.seed) == ("ppo", "CartPole-v1", 3)
+        assert config.algorithm == PPOConfig()
+
+    def test_four_arguments_in_python(self, tmp_path):
+        config = TrainConfig(algo="ppo", env_id="CartPole-v1", seed=3, output_dir=str(tmp_path))
+        assert config.algorithm == PPOConfig()
+        assert config.total_timesteps > 0
+
+    def test_a_path_serves_as_output_dir(self, tmp_path):
+        config = TrainConfig(algo="ppo", env_id="CartPole-v1", output_dir=tmp_path)
+        assert config.output_dir == str(tmp_path)
+
+    def test_defaults_suit_two_environments_of_64_steps(self):
+        config = TrainConfig(**BASE).with_overrides(num_envs=2, num_steps=64)
+        assert config.algorithm.batch_size == 64
+
+    @pytest.mark.parametrize("missing", ["algo", "env_id"])
+    def test_a_missing_key_is_named(self, missing):
+        data = {key: value for key, value in BASE.items() if key != missing}
+        assert problems_of(data) == [f"key '{missing}' is missing"]
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(
+        ("key", "nearest"),
+        [("num_env", "num_envs"), ("total_timestep", "total_timesteps"), ("sede", "seed")],
+    )
+    def test_run_level_with_the_nearest_name(self, key, nearest):
+        (problem,) = problems_of(BASE | {key: 4})
+        assert f"'{key}'" in problem
+        assert f"did you mean '{nearest}'" in problem
+
+    @pytest.mark.parametrize(
+        ("key", "nearest"), [("learning_rte", "learning_rate"), ("batchsize", "batch_size")]
+    )
+    def test_algorithm_level_with_the_nearest_name(self, key, nearest):
+        (problem,) = problems_of(BASE | {"algorithm": {key: 4}})
+        assert f"'algorithm.{key}'" in problem
+        assert f"did you mean '{nearest}'" in problem
+
+    def test_nothing_is_suggested_for_nonsense(self):
+        (problem,) = problems_of(BASE | {"qqqqqqqq": 1})
+        assert "'qqqqqqqq'" in problem
+        assert "did you mean" not in problem
+
+    def test_an_algorithm_setting_at_the_top_is_sent_down(self):
+        (problem,) = problems_of(BASE | {"learning_rate": 1e-3})
+        assert "'learning_rate'" in problem
+        assert "under 'algorithm:'" in problem
+
+    def test_a_run_setting_under_algorithm_is_sent_up(self):
+        (problem,) = problems_of(BASE | {"algorithm": {"num_envs": 4}})
+        assert "'algorithm.num_envs'" in problem
+        assert "top level" in problem
+        assert "num_steps" not in problem  # the nearest name of the wrong level would mislead
+
+    def test_a_key_that_is_not_text(self):
+        (problem,) = problems_of(BASE | {7: "x"})
+        assert "'7'" in problem
+
+    def test_an_unknown_algorithm_with_the_nearest_name(self):
+        (problem,) = problems_of(BASE | {"algo": "pppo"})
+        assert "'pppo'" in problem
+        assert "did you mean 'ppo'" in problem
+
+    def test_an_override_that_nobody_knows(self):
+        with pytest.raises(ConfigError, match="'learning_rte'; did you mean 'learning_rate'"):
+            TrainConfig(**BASE).with_overrides(learning_rte=1.0)
+
+
+class TestWrongTypes:
+    @pytest.mark.parametrize(
+        ("key", "value", "remedy"),
+        [
+            ("seed", "three", "whole number"),
+            ("seed", True, "whole number"),
+            ("num_envs", 4.0, "whole number"),
+            ("total_timesteps", "5e3", "whole number"),
+            ("total_timesteps", 5e3, "whole number"),
+            ("normalize_obs", 1, "true or false"),
+            ("normalize_obs", "yes", "true or false"),
+            ("env_id", 5, "text"),
+            ("env_kwargs", [1], "map"),
+            ("env_kwargs", {1: 2}, "map"),
+            ("env_backend", "asynch", "did you mean 'async'"),
+            ("env_backend", False, "sync, async, native"),
+            ("stop_at_reward", "high", "number"),
+            ("max_time", float("nan"), "finite"),
+            ("stop_after_stale_evals", 2.5, "whole number"),
+        ],
+    )
+    def test_run_level(self, key, value, remedy):
+        (problem,) = problems_of(BASE | {key: value})
+        assert problem.startswith(f"{key} is {value!r}; ")
+        assert remedy in problem
+
+    @pytest.mark.parametrize(
+        ("key", "value", "remedy"),
+        [
+            ("gamma", "high", "number"),
+            ("gamma", True, "number"),
+            ("learning_rate", float("inf"), "finite"),
+            ("num_steps", 2.5, "whole number"),
+            ("update_epochs", True, "whole number"),
+            ("clip_vloss", 0, "true or false"),
+            ("hidden_sizes", 64, "list"),
+            ("hidden_sizes", [64, "x"], "whole number"),
+            ("activation", "tahn", "did you mean 'tanh'"),
+            ("learning_rate_schedule", None, "constant, linear, cosine"),
+        ],
+    )
+    def test_algorithm_level(self, key, value, remedy):
+        (problem,) = problems_of(BASE | {"algorithm": {key: value}})
+        assert problem.startswith(f"algorithm.{key} is {value!r}; ")
+        assert remedy in problem
+
+    def test_settings_of_the_algorithm_that_are_no_map(self):
+        (problem,) = problems_of(BASE | {"algorithm": 5})
+        assert problem == "algorithm is 5; use a map of settings"
+
+    def test_settings_of_another_class(self):
+        with pytest.raises(ConfigError, match=r"algorithm is a dict, but algo 'ppo' takes a PPOConfig"):
+            TrainConfig(**BASE, algorithm={"gamma": 0.9})
+
+
+class TestNumbersOfYaml:
+    def test_3e_4_is_a_number_though_yaml_reads_text(self, tmp_path):
+        text = "algo: ppo\nenv_id: CartPole-v1\nseed: 3\nalgorithm:\n  learning_rate: 3e-4\n"
+        value = load_config(write(tmp_path, text)).algorithm.learning_rate
+        assert value == 3e-4
+        assert isinstance(value, float)
+
+    def test_a_whole_number_becomes_a_float_where_one_is_wanted(self):
+        config = config_from_dict(BASE | {"algorithm": {"gamma": 1}})
+        assert isinstance(config.algorithm.gamma, float)
+
+    @pytest.mark.parametrize("written", ["5e3", "5.0e+3", "5000.0", "'5000'"])
+    def test_a_whole_number_must_be_written_as_one(self, tmp_path, written):
+        text = f"algo: ppo\nenv_id: CartPole-v1\nseed: 3\ntotal_timesteps: {written}\n"
+        with pytest.raises(ConfigError, match=r"total_timesteps is .*use a whole number"):
+            load_config(write(tmp_path, text))
+
+    def test_underscores_are_welcome(self, tmp_path):
+        text = "algo: ppo\nenv_id: CartPole-v1\nseed: 3\ntotal_timesteps: 100_000\n"
+        assert load_config(write(tmp_path, text)).total_timesteps == 100_000
+
+    def test_a_list_is_a_tuple(self):
+        config = config_from_dict(BASE | {"algorithm": {"hidden_sizes": [32, 16]}})
+        assert config.algorithm.hidden_sizes == (32, 16)
+
+
+class TestImpossibleValues:
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("total_timesteps", -1),
+            ("total_timesteps", 0),
+            ("num_envs", 0),
+            ("num_threads", 0),
+            ("num_eval_episodes", 0),
+            ("keep_checkpoints", 0),
+            ("log_every_timesteps", 0),
+            ("eval_every_timesteps", -1),
+            ("checkpoint_every_timesteps", -1),
+            ("seed", -1),
+            ("stop_after_stale_evals", 0),
+            ("max_time", -1.0),
+            ("env_id", ""),
+        ],
+    )
+    def test_run_level(self, key, value):
+        assert any(problem.startswith(f"{key} is ") for problem in problems_of(BASE | {key: value}))
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            ("gamma", 2),
+            ("gamma", -0.1),
+            ("gae_lambda", 1.5),
+            ("num_steps", 0),
+            ("batch_size", 0),
+            ("update_epochs", -3),
+            ("learning_rate", 0),
+            ("max_grad_norm", 0),
+            ("clip_coef", 0),
+            ("ent_coef", -1),
+            ("vf_coef", -1),
+            ("target_kl", 0),
+            ("hidden_sizes", [64, 0]),
+        ],
+    )
+    def test_algorithm_level(self, key, value):
+        (problem,) = problems_of(BASE | {"algorithm": {key: value}})
+        assert problem.removeprefix("algorithm.").startswith(f"{key} is ")
+
+    @pytest.mark.parametrize(
+        ("key", "value"), [("gamma", 0), ("gamma", 1), ("gae_lambda", 0), ("ent_coef", 0)]
+    )
+    def test_the_ends_of_a_range_belong_to_it(self, key, value):
+        assert getattr(config_from_dict(BASE | {"algorithm": {key: value}}).algorithm, key) == value
+
+    @pytest.mark.parametrize("key", ["eval_every_timesteps", "checkpoint_every_timesteps"])
+    def test_zero_means_only_at_the_end(self, key):
+        assert getattr(config_from_dict(BASE | {key: 0}), key) == 0
+
+    def test_a_batch_larger_than_the_rollout_is_told_with_both_sizes(self):
+        (problem,) = problems_of(BASE | {"num_envs": 2, "algorithm": {"num_steps": 8, "batch_size": 17}})
+        assert "batch_size is 17" in problem
+        assert "16 rows" in problem
+
+    def test_a_batch_as_large_as_the_rollout_is_fine(self):
+        config = config_from_dict(BASE | {"num_envs": 2, "algorithm": {"num_steps": 8, "batch_size": 16}})
+        assert config.algorithm.batch_size == 16
+
+    def test_overrides_are_checked_too(self):
+        with pytest.raises(ConfigError, match="gamma is 2"):
+            TrainConfig(**BASE).with_overrides(gamma=2)
+
+
+class TestAllProblemsAtOnce:
+    def test_unknown_keys_types_and_values_of_both_levels(self):
+        found = problems_of(
+            BASE
+            | {
+                "num_env": 4,
+                "seed": "x",
+                "total_timesteps": -1,
+                "algorithm": {"gama": 0.9, "num_steps": "y", "ent_coef": "z"},
+            }
+        )
+        for culprit in (
+            "'num_env'",
+            "seed is 'x'",
+            "'algorithm.gama'",
+            "num_steps is 'y'",
+            "ent_coef is 'z'",
+        ):
+            assert sum(culprit in problem for problem in found) == 1, culprit
+
+    def test_several_impossible_values(self):
+        found = problems_of(BASE | {"num_envs": 0, "total_timesteps": -1, "algorithm": {"gamma": 2}})
+        for culprit in ("num_envs is 0", "total_timesteps is -1", "gamma is 2"):
+            assert sum(culprit in problem for problem in found) == 1, culprit
+
+    def test_a_wrong_type_does_not_hide_an_impossible_value(self):
+        found = problems_of(BASE | {"seed": "x", "total_timesteps": -1, "algorithm": {"gamma": 2}})
+        for culprit in ("seed is 'x'", "total_timesteps is -1", "gamma is 2"):
+            assert sum(culprit in problem for problem in found) == 1, culprit
+
+    def test_the_message_lists_each_and_names_the_file(self, tmp_path):
+        path = write(tmp_path, "algo: ppo\nenv_id: CartPole-v1\nnum_env: 3\nsede: 4\n")
+        with pytest.raises(ConfigError) as caught:
+            load_config(path)
+        message = str(caught.value)
+        assert message.startswith(f"{path}:")
+        assert message.count("\n  - ") == 2
+
+
+class TestFiles:
+    def test_a_key_written_twice(self, tmp_path):
+        with pytest.raises(UserError, match="'seed' is written twice"):
+            load_config(write(tmp_path, "algo: ppo\nenv_id: CartPole-v1\nseed: 3\nseed: 4\n"))
+
+    def test_a_key_written_twice_one_level_down(self, tmp_path):
+        text = "algo: ppo\nenv_id: CartPole-v1\nalgorithm:\n  gamma: 0.9\n  gamma: 0.8\n"
+        with pytest.raises(UserError, match="'gamma' is written twice"):
+            load_config(write(tmp_path, text))
+
+    @pytest.mark.parametrize(
+        ("text", "found"), [("- a\n- b\n", "list"), ("just words\n", "str"), ("", "NoneType")]
+    )
+    def test_what_is_no_map(self, tmp_path, text, found):
+        with pytest.raises(UserError, match=f"holds {found}, not a map"):
+            load_config(write(tmp_path, text))
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "algo: [ppo\n",
+            "algo: ppo\n\tseed: 1\n",
+            "a: b: c\n",
+            "algo: !!python/name:os.system\n",
+            "algo: {{ algo }}\n",
+        ],
+    )
+    def test_broken_yaml_is_one_sentence_that_names_the_file(self, tmp_path, text):
+        path = write(tmp_path, text)
+        with pytest.raises(UserError, match="not valid YAML") as caught:
+            load_config(path)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_bytes_that_are_no_text(self, tmp_path):
+        path = tmp_path / "settings.yaml"
+        path.write_bytes(b"algo: \xff\xfe\n")
+        with pytest.raises(UserError, match=r"cannot read .*settings\.yaml"):
+            load_config(path)
+
+    def test_a_missing_file(self, tmp_path):
+        with pytest.raises(UserError, match=r"nothing\.yaml does not exist"):
+            load_config(tmp_path / "nothing.yaml")
+
+    def test_a_folder(self, tmp_path):
+        with pytest.raises(UserError, match="is a folder, not a config file"):
+            load_config(tmp_path)
+
+    @pytest.mark.parametrize("name", ["configs/ppo/cartpole.yaml", "ppo/cartpole", "ppo/cartpole.yaml"])
+    def test_presets_are_found_from_any_folder(self, tmp_path, monkeypatch, name):
+        monkeypatch.chdir(tmp_path)
+        assert load_config(name) == load_config(CONFIGS / "ppo" / "cartpole.yaml")
+
+    def test_a_misspelt_preset_is_suggested(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(UserError, match="did you mean 'ppo/cartpole'"):
+            load_config("configs/ppo/cartpol.yaml")
+
+    def test_a_file_of_the_users_own_comes_before_a_preset(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "ppo").mkdir()
+        (tmp_path / "ppo" / "cartpole.yaml").write_text(
+            "algo: ppo\nenv_id: Mine-v0\nseed: 3\n", encoding="utf-8"
+        )
+        assert load_config("ppo/cartpole.yaml").env_id == "Mine-v0"
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {},
+            {
+                "env_kwargs": {"map_name": "4x4", "is_slippery": False, "sizes": [1, 2]},
+                "env_backend": "async",
+            },
+            {"stop_at_reward": -3.5, "max_time": 60.0, "stop_after_stale_evals": 4, "normalize_obs": True},
+            {"hidden_sizes": (32, 16, 8), "learning_rate": 1e-7, "target_kl": 0.02, "activation": "relu"},
+            {"env_id": "module.sub:Id-v0", "output_dir": "a folder: with # marks", "hidden_sizes": ()},
+        ],
+    )
+    def test_yaml_and_back_is_the_identity(self, tmp_path, changes):
+        config = TrainConfig(**BASE).with_overrides(**changes)
+        again = load_config(write(tmp_path, config.to_yaml()))
+        assert again == config
+        assert again.to_yaml() == config.to_yaml()
+        assert again.fingerprint() == config.fingerprint()
+
+    def test_every_setting_is_written(self):
+        data = TrainConfig(**BASE).to_dict()
+        assert set(data) == {item.name for item in fields(TrainConfig)}
+        assert set(data["algorithm"]) == {item.name for item in fields(PPOConfig)}
+
+
+class TestOverrides:
+    def test_both_levels_at_once(self):
+        before = TrainConfig(**BASE)
+        after = before.with_overrides(num_envs=3, learning_rate=1e-4, seed=9)
+        assert (after.num_envs, after.seed, after.algorithm.learning_rate) == (3, 9, 1e-4)
+        assert (before.num_envs, before.algorithm.learning_rate) == (8, 3e-4)
+        assert after.algorithm.gamma == before.algorithm.gamma
+
+    def test_a_whole_algorithm_config_with_one_setting_on_top(self):
+        after = TrainConfig(**BASE).with_overrides(algorithm=PPOConfig(gamma=0.5), gae_lambda=0.25)
+        assert (after.algorithm.gamma, after.algorithm.gae_lambda) == (0.5, 0.25)
+
+    def test_a_config_cannot_be_changed_in_place(self):
+        with pytest.raises(AttributeError):
+            TrainConfig(**BASE).seed = 4
+
+
+class TestFingerprint:
+    def test_seed_and_output_folder_do_not_count(self):
+        config = TrainConfig(**BASE)
+        assert config.with_overrides(seed=99, output_dir="elsewhere").fingerprint() == config.fingerprint()
+
+    def test_everything_else_counts(self):
+        config = TrainConfig(**BASE)
+        other = {
+            "env_id": "Acrobot-v1", "total_timesteps": 7, "device": "cpu", "num_threads": 2, "num_envs": 4,
+            "env_backend": "async", "env_kwargs": {"a": 1}, "normalize_obs": True, "normalize_reward": True,
+            "eval_every_timesteps": 7, "num_eval_episodes": 7, "eval_deterministic": False,
+            "checkpoint_every_timesteps": 7, "keep_checkpoints": 7, "log_every_timesteps": 7, "track": "wandb",
+            "stop_at_reward": 7.0, "stop_after_stale_evals": 7, "max_time": 7.0,
+            "algorithm": PPOConfig(gamma=0.7),
+        }  # fmt: skip
+        # one name, so far, can only be one thing
+        untouched = {"seed", "output_dir", "algo", "preprocessing"}
+        assert set(other) == {item.name for item in fields(TrainConfig)} - untouched
+        prints = [config.with_overrides(**{key: value}).fingerprint() for key, value in other.items()]
+        assert len({config.fingerprint(), *prints}) == len(other) + 1
+
+
+class TestNames:
+    @pytest.mark.parametrize("algo", sorted(ALGORITHMS))
+    def test_run_level_and_algorithm_level_never_clash(self, algo):
+        run_level = {item.name for item in fields(TrainConfig)} | {"config", "quiet", "debug"}
+        assert not run_level & {item.name for item in fields(ALGORITHMS[algo].config_class)}
+
+    def test_every_run_level_field_stands_in_exactly_one_help_group(self):
+        grouped = [name for names in RUN_GROUPS.values() for name in names]
+        assert len(grouped) == len(set(grouped))
+        assert set(grouped) == {item.name for item in fields(TrainConfig)} - {"algo", "algorithm"}
+
+    @pytest.mark.parametrize("config_class", [TrainConfig, *(a.config_class for a in ALGORITHMS.values())])
+    def test_every_field_has_a_sentence_of_help(self, config_class):
+        helps = field_help(config_class)
+        for item in fields(config_class):
+            assert helps.get(item.name, "").endswith("."), f"{item.name} has no sentence under it"
