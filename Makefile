@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint learn bench clean
+.PHONY: train test lint learn bench chaos clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -23,6 +23,10 @@ learn: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
 	$(BIN)/python benchmarks/bench_ppo.py
+	$(BIN)/python benchmarks/bench_reliability.py
+
+chaos: $(VENV)/.installed-dev
+	$(BIN)/python scripts/chaos.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -127,7 +127,8 @@ class Envs:
     def reset(self, i: int) -> np.ndarray:
         self.episode[i] += 1
         self.returns[i] = 0.0
-        seed = stream(self.seed, EPISODES, i, self.episode[i]).generate_state(1)[0]
+        block, place = divmod(self.episode[i], 64)  # seeds are made 64 at a time
+        seed = stream(self.seed, EPISODES, i, block).generate_state(64)[place]
         return self.envs[i].reset(seed=int(seed))[0]
 
 

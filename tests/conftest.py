@@ -21,6 +21,8 @@ class Outcome:
     code: int
     out: str
     err: str
+    left: bool = False
+    """It ended by leaving the process, as an argument parser's help does."""
 
     @property
     def sentence(self) -> str:
@@ -30,6 +32,13 @@ class Outcome:
         assert lines[0].startswith("error: ")
         assert "Traceback" not in self.err
         return lines[0]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The lines on the error stream, which must all be warnings."""
+        lines = self.err.splitlines()
+        assert all(line.startswith("warning: ") for line in lines), self.err
+        return lines
 
 
 @pytest.fixture
@@ -41,12 +50,13 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
     def call(*arguments: object) -> Outcome:
         capsys.readouterr()
+        left = False
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
+            code, left = stop.code if isinstance(stop.code, int) else 1, True
         captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
+        return Outcome(code, captured.out, captured.err, left)
 
     return call
 

@@ -16,6 +16,8 @@ import yaml
 
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
 
+MAX_CONFIG_BYTES = 1 << 20
+
 
 class CheckedConfig:
     """Mix-in for frozen dataclasses: every value is checked against its annotation when the object is made."""
@@ -86,6 +88,10 @@ class TrainConfig(CheckedConfig):
     """In this process, one process each with shared memory, or the environment's own vector implementation."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the environment's constructor, as a YAML map."""
+    env_timeout: float = 300.0
+    """Seconds a worker of the async backend may take for one step before it counts as hung."""
+    max_restarts: int = 0
+    """How often a run may rebuild itself from its last checkpoint after an environment failed."""
     preprocessing: Literal["none"] = "none"
     """Observation pipeline; none passes vectors through."""
     normalize_obs: bool = False
@@ -114,7 +120,7 @@ class TrainConfig(CheckedConfig):
     stop_after_stale_evals: int | None = None
     """Stop after so many evaluations without a new best."""
     max_time: float | None = None
-    """Stop after so many seconds, with a checkpoint."""
+    """Pause after so many seconds, with a checkpoint to resume from."""
 
     algorithm: AlgorithmConfig = None  # type: ignore[assignment]  # filled from the algorithm's table entry
     """The algorithm's own settings."""
@@ -141,11 +147,11 @@ class TrainConfig(CheckedConfig):
 
     def _problems(self) -> list[str]:
         found = [
-            *self.not_positive(
-                "total_timesteps", "num_envs", "num_threads", "num_eval_episodes", "keep_checkpoints"
-            ),
-            *self.negative("seed", "eval_every_timesteps", "checkpoint_every_timesteps"),
-            *self.not_positive("log_every_timesteps"),
+            *self.not_positive("total_timesteps", "num_eval_episodes", "keep_checkpoints"),
+            *self.negative("seed", "eval_every_timesteps", "checkpoint_every_timesteps", "max_restarts"),
+            *self.not_positive("log_every_timesteps", "env_timeout"),
+            *self.outside("num_threads", 1, 1024),
+            *self.outside("num_envs", 1, 2**16),
         ]
         for name in ("stop_after_stale_evals", "max_time"):
             if getattr(self, name) is not None:
@@ -226,11 +232,21 @@ def read_yaml(path: str | PathLike[str]) -> dict[str, Any]:
     """Return the map in a YAML file of plain scalars, lists and maps; duplicate keys are refused."""
     file = find_config(path)
     try:
+        if file.stat().st_size > MAX_CONFIG_BYTES:
+            raise UserError(f"{path} is larger than {MAX_CONFIG_BYTES >> 10} KiB, which no config is")
         data = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except yaml.YAMLError as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
+        raise UserError(f"{path} cannot be read: {error}") from error
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # forged tags and numbers
+        raise UserError(f"{path} is not valid YAML: {type(error).__name__}: {error}") from error
     if not isinstance(data, dict):
         raise UserError(f"{path} holds {type(data).__name__}, not a map; write lines such as 'algo: ppo'")
     return data
@@ -340,7 +356,13 @@ def _plain(value: Any) -> Any:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses a key written twice."""
+    """Safe YAML that refuses a key written twice, and aliases, with which a small file can become endless."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # the stubs lack it
+            raise yaml.composer.ComposerError(None, None, "aliases are not supported", mark)
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

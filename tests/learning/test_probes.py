@@ -124,5 +124,6 @@ def test_dict_entries_are_told_apart(normalize_obs: bool, tmp_path: Path) -> Non
 
 
 def test_nested_dict_entries_are_combined(tmp_path: Path) -> None:
-    model = train(probe.NestedDictTarget, tmp_path, 25_000, gamma=0.5)
+    settings = {"num_steps": 64, "batch_size": 128, "hidden_sizes": (64, 64), "learning_rate": 3e-3}
+    model = train(probe.NestedDictTarget, tmp_path, 25_000, gamma=0.0, **settings)  # six seeds out of six
     assert model.evaluate(40)["mean_reward"] == 4.0

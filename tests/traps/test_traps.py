@@ -1,6 +1,7 @@
 """One test per known mistake of the field; docs/correctness.md lists them all."""
 
 import json
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -399,8 +400,10 @@ def test_every_counter_that_changes_behaviour_is_saved(tmp_path: Path) -> None:
     assert manifest["progress"] == {"timesteps": 1024, "updates": 8}
     trainer = manifest["state"]["trainer"]
     assert (trainer["log_fired"], trainer["evaluate_fired"]) == (0, 3)
-    assert set(trainer["callbacks"][0]) == {"best", "stale"}
-    assert trainer["callbacks"][0]["best"] == trainer["best_reward"]
+    name, plateau = trainer["callbacks"][0]
+    assert name == "StopOnPlateau"
+    assert set(plateau) == {"best", "stale"}
+    assert plateau["best"] == trainer["best_reward"]
     assert trainer["best_reward"] is not None
     assert read_checkpoint(run_dir / "checkpoints" / "step_1024").state["optimizer"]["step"] == 8 * 2 * 2
 
@@ -458,4 +461,9 @@ def test_a_checkpoint_holds_only_safetensors_and_json(tmp_path: Path) -> None:
     ]
     assert {p.suffix for p in files} == {".safetensors", ".json"}
     for path in files:
-        assert not path.read_bytes().startswith((b"\x80", b"PK")), "neither a pickle nor a zip"
+        if path.suffix == ".json":
+            json.loads(path.read_text(encoding="utf-8"))
+        else:  # a length and a JSON header, which neither a pickle nor a zip has
+            blob = path.read_bytes()
+            json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+            assert not zipfile.is_zipfile(path)

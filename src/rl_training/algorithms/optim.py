@@ -60,6 +60,10 @@ class FlatAdam:
     def load_state_dict(self, state: State) -> None:
         """Restore moments and step count in place."""
         for name, tensor in self.state_dict().items():
+            if state[name].shape != tensor.shape:  # copy_ would stretch a smaller one
+                raise ValueError(
+                    f"'{name}' has shape {tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
+                )
             tensor.copy_(state[name])
 
 

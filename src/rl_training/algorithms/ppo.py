@@ -88,8 +88,12 @@ class PPOConfig(AlgorithmConfig):
         ]
         if self.target_kl is not None:
             found += self.not_positive("target_kl")
-        if any(size < 1 for size in self.hidden_sizes):
-            found.append(f"hidden_sizes is {list(self.hidden_sizes)}; use positive widths")
+        if len(self.hidden_sizes) > 64 or not all(1 <= size <= 2**14 for size in self.hidden_sizes):
+            found.append(
+                f"hidden_sizes is {list(self.hidden_sizes)}; use at most 64 widths from 1 to {2**14}"
+            )
+        if rows > 2**28:
+            found.append(f"num_steps * num_envs is {self.num_steps} * {num_envs}; use at most {2**28} rows")
         if self.num_steps >= 1 and num_envs >= 1 and self.batch_size > rows:
             found.append(
                 f"batch_size is {self.batch_size}, but a rollout has only num_steps * num_envs = "

@@ -1,10 +1,15 @@
 """The `rl-training` command. Imports nothing heavy until a command is chosen."""
 
+import contextlib
 import importlib
+import os
+import shutil
 import sys
+import warnings
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
@@ -52,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(command: str, arguments: list[str], debug: bool) -> int:
-    from rl_training.core.errors import RunFault, UserError, did_you_mean
+    from rl_training.core.errors import Interrupted, RunFault, UserError, did_you_mean
 
     if command not in COMMANDS:
         print(f"error: unknown command '{command}'{did_you_mean(command, COMMANDS)}", file=sys.stderr)
@@ -62,16 +67,25 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
             0, str(Path.cwd())
         )  # as `python -m` does: `--env-id my_module:MyEnv-v0` finds my_module.py here
     try:
-        code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
+        with _plain_warnings():
+            code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
         return code
     except UserError as error:
         return _report(error, 2, debug)
     except RunFault as error:
         return _report(error, 1, debug)
+    except Interrupted as interrupted:
+        print(
+            f"\n{interrupted}. Go on with:\n  {command_name()} resume {interrupted.run_dir}", file=sys.stderr
+        )
+        return interrupted.code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as in `| head`
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # so that the last flush does not complain
         return 1
     except Exception as error:
         unexpected = RuntimeError(
@@ -79,6 +93,32 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
         )
         unexpected.__cause__ = error
         return _report(unexpected, 1, debug)
+
+
+def command_name() -> str:
+    """Return how this command can be called again from here, whether or not it is on the path."""
+    called = Path(sys.argv[0])
+    if called.name != "rl-training":
+        return "python -m rl_training.cli"
+    return "rl-training" if shutil.which("rl-training") else os.path.relpath(called)
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print our own warnings as one line each, without file and line number."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        from rl_training.core.errors import readable
+
+        def show_plainly(message: Any, category: Any, filename: str, *rest: Any, **options: Any) -> None:
+            if category is UserWarning and "rl_training" in filename:
+                print(f"warning: {readable(message)}", file=sys.stderr)
+            else:
+                show(message, category, filename, *rest, **options)
+
+        warnings.showwarning = show_plainly
+        yield
 
 
 def _report(error: Exception, code: int, debug: bool) -> int:

@@ -1,7 +1,10 @@
 """Flags from config dataclasses: same names, same types, the text under a field as its help."""
 
 import ast
+import contextlib
 import inspect
+import io
+import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, field, fields, make_dataclass
@@ -19,6 +22,8 @@ RUN_GROUPS = {
         "num_envs",
         "env_backend",
         "env_kwargs",
+        "env_timeout",
+        "max_restarts",
         "preprocessing",
         "normalize_obs",
         "normalize_reward",
@@ -73,11 +78,24 @@ def parse_train_flags(
     members = [(_identifier(name), kind) for name, kind in groups.items()]
     entry: Any = make_dataclass("Train", [*launch, *members], kw_only=True)
     omit_prefixes: Any = tyro.conf.OmitArgPrefixes
-    parsed = asdict(tyro.cli(omit_prefixes[entry], args=argv, prog=prog, description=description))
+    parsed = asdict(parse(omit_prefixes[entry], argv, prog, description))
     run_level = {key: value for name in RUN_GROUPS for key, value in parsed[_identifier(name)].items()}
     run_level["env_kwargs"] = _yaml_map(run_level["env_kwargs"])
     settings = parsed[_identifier(f"{algo} settings")]
     return {"quiet": parsed["quiet"], "config": {"algo": algo, **run_level, "algorithm": settings}}
+
+
+def parse(target: Any, argv: list[str], prog: str, description: str | None = None) -> Any:
+    """Let tyro parse the flags; what it draws in a box when they are wrong becomes one sentence."""
+    drawn = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(drawn):
+            return tyro.cli(target, args=argv, prog=prog, description=description)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        words = re.sub(r"[─│╭╮╰╯┌┐└┘|+]+|-{3,}", " ", drawn.getvalue()).split()
+        raise UserError(" ".join(words)) from None
 
 
 def _group(name: str, config_class: type, names: Any, values: Mapping[str, Any]) -> type:

@@ -1,32 +1,42 @@
 """`rl-training resume`: go on with a run."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
+from rl_training.cli.flags import parse
 from rl_training.cli.train import print_result
 from rl_training.experiment.console import make_console
 from rl_training.experiment.runs import resume
 
 
+@dataclass
+class Resume:
+    """Go on with a run from its last checkpoint, exactly as if it had not been interrupted."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """A run folder, or a checkpoint of one."""
+    total_timesteps: int | None = None
+    """New budget; extends a finished run and stretches its schedules."""
+    max_time: float | None = None
+    """Pause again after so many seconds."""
+    quiet: bool = False
+    """Print only the run folder."""
+
+
 def run(argv: list[str]) -> int:
     """Parse the flags and resume."""
-    tyro.cli(continue_run, args=argv, prog="rl-training resume")
-    return 0
-
-
-def continue_run(
-    run: Annotated[str, tyro.conf.Positional], total_timesteps: int | None = None, quiet: bool = False
-) -> None:
-    """Go on with a run from its last checkpoint.
-
-    Args:
-        run: A run folder, or a checkpoint of one.
-        total_timesteps: New budget; extends a finished run and stretches its schedules.
-        quiet: Print only the run folder.
-    """
-    result = resume(run, total_timesteps=total_timesteps, console=make_console(quiet))
-    if quiet:
+    flags = parse(Resume, argv, "rl-training resume")
+    result = resume(
+        flags.run,
+        total_timesteps=flags.total_timesteps,
+        max_time=flags.max_time,
+        console=make_console(flags.quiet),
+        arguments=["rl-training", "resume", *argv],
+    )
+    if flags.quiet:
         print(result.run_dir)
     else:
         print_result(result)
+    return 0

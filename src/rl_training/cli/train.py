@@ -1,10 +1,6 @@
 """`rl-training train`: flags and YAML to a config, the config to a run."""
 
-import os
-import shutil
-import sys
-from pathlib import Path
-
+from rl_training.cli import command_name
 from rl_training.cli.flags import parse_train_flags
 from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
 from rl_training.core.errors import UserError, did_you_mean
@@ -48,26 +44,23 @@ def run(argv: list[str]) -> int:
 
 def print_result(result: TrainResult) -> None:
     """Tell the score, the folder and the next commands."""
+    command, steps = command_name(), f"{result.metrics['global_step']:,} steps"
+    print()
+    if result.paused:
+        print(f"Paused after {steps}: {result.stop_reason}. Checkpoint written; go on with:")
+        print(f"  {command} resume {result.run_dir}", flush=True)
+        return
     score = f"{result.metrics['eval/mean_reward']:.1f} ± {result.metrics['eval/std_reward']:.1f}"
-    print(f"\nEvaluation return {score} after {result.metrics['global_step']:,} steps")
+    print(f"Evaluation return {score} after {steps}")
     if result.stop_reason:
         print(f"Stopped early: {result.stop_reason}")
     print(f"Run folder        {result.run_dir}")
     print(f"Learning curve    {result.run_dir / 'learning_curve.png'}")
     print("\nTry next:")
-    command = command_name()
     print(f"  {command} eval {result.run_dir} --num-episodes 20")
     print(f"  {command} eval {result.run_dir} --record videos")
-    print(f"  {command} resume {result.run_dir} --total-timesteps {2 * result.metrics['global_step']}")
-    sys.stdout.flush()
-
-
-def command_name() -> str:
-    """Return how this command can be called again from here, whether or not it is on the path."""
-    called = Path(sys.argv[0])
-    if called.name != "rl-training":
-        return "python -m rl_training.cli"
-    return "rl-training" if shutil.which("rl-training") else os.path.relpath(called)
+    longer = 2 * result.metrics["global_step"]
+    print(f"  {command} resume {result.run_dir} --total-timesteps {longer}", flush=True)
 
 
 def _base_config(flags: list[str]) -> TrainConfig | None:

@@ -1,25 +1,54 @@
 """What can go wrong, by who can mend it: the user before a run (exit 2) or nobody during one (exit 1)."""
 
+import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+
+MAX_MESSAGE = 1000
+
+
+def readable(message: object) -> str:
+    """Return a message that fits a terminal: what a hostile file says in it is neither obeyed nor endless."""
+    text = " ".join(str(message).split())
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
 
 
 class UserError(Exception):
     """Bad input: one sentence that names the culprit and the remedy. The command line exits with 2."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(readable(message))
 
 
 class ConfigError(UserError):
     """Every problem of a configuration at once."""
 
     def __init__(self, problems: Iterable[str], source: str = "configuration") -> None:
-        self.problems = list(problems)
-        self.source = source
+        self.problems = [readable(problem) for problem in problems]
+        self.source = readable(source)
         lines = "".join(f"\n  - {problem}" for problem in self.problems)
-        super().__init__(f"{source}: {self.problems[0]}" if len(self.problems) == 1 else f"{source}:{lines}")
+        text = f"{self.source}: {self.problems[0]}" if len(self.problems) == 1 else f"{self.source}:{lines}"
+        Exception.__init__(self, text)
 
 
 class RunFault(Exception):
     """A fault during a run: names where and what. The command line exits with 1; the last checkpoint is intact."""
+
+    def __init__(self, message: object) -> None:
+        super().__init__(readable(message))
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped by a signal and can be resumed; `code` is the exit code shells expect."""
+
+    def __init__(self, signum: int, run_dir: Path, timesteps: int) -> None:
+        self.signum, self.run_dir, self.timesteps = signum, run_dir, timesteps
+        self.code = 128 + signum
+        super().__init__(
+            f"stopped by {signal.Signals(signum).name} at {timesteps:,} steps; checkpoint written"
+        )
 
 
 class EnvironmentFault(RunFault):

@@ -90,7 +90,6 @@ class Logger(Protocol):
     """Receives one row of metrics per log interval."""
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None: ...
-    def close(self) -> None: ...
 
 
 class Evaluate(Protocol):

@@ -3,6 +3,7 @@
 A stream is named by a number that never changes; it is the `spawn_key` of a NumPy `SeedSequence`.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ ACTIONS = 2
 MINIBATCHES = 3
 EVALUATION_ACTIONS = 4
 ACTION_SPACES = 5
+NATIVE_RESUMES = 6
+
+EPISODE_BLOCK = 64
 
 
 def derived_seed(seed: int, *stream: int) -> int:
@@ -23,7 +27,14 @@ def derived_seed(seed: int, *stream: int) -> int:
 
 def episode_seed(seed: int, env_index: int, episode: int, stream: int = EPISODES) -> int:
     """Return the reset seed of episode `episode` of environment `env_index`."""
-    return derived_seed(seed, stream, env_index, episode)
+    return _episode_seeds(seed, stream, env_index, episode // EPISODE_BLOCK)[episode % EPISODE_BLOCK]
+
+
+@lru_cache(maxsize=1024)
+def _episode_seeds(seed: int, *stream: int) -> list[int]:
+    """Return the seeds of a block of episodes: making one costs as much as making all, and as much as a reset."""
+    words = np.random.SeedSequence(seed, spawn_key=stream).generate_state(EPISODE_BLOCK)
+    return [int(word) for word in words]
 
 
 def numpy_generator(seed: int, stream: int) -> np.random.Generator:

@@ -1,10 +1,12 @@
 """Builds environments from a config: single ones, and vectors of them behind one of three backends."""
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.config import TrainConfig
@@ -61,7 +63,11 @@ def make_vector_env(
     with _named(cfg):
         if backend == "async":
             return WorkerVectorEnv(
-                builders, shared_memory=True, copy=False, autoreset_mode=AutoresetMode.SAME_STEP
+                builders,
+                shared_memory=True,
+                copy=False,
+                autoreset_mode=AutoresetMode.SAME_STEP,
+                seconds_to_answer=cfg.env_timeout,
             )
         return SyncVectorEnv(builders, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
 
@@ -71,15 +77,24 @@ def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
         return gymnasium.make(cfg.env_id, **kwargs)
 
 
-def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
+def registered_spec(cfg: TrainConfig) -> EnvSpec:
+    """Return Gymnasium's record of the config's environment; `module:Id` imports the module first."""
+    module, _, name = cfg.env_id.rpartition(":")
     with _named(cfg):
-        spec = gymnasium.spec(cfg.env_id)
-        if spec.vector_entry_point is None:
-            raise UserError(
-                f"environment '{cfg.env_id}' has no vector implementation of its own; use env_backend 'sync' or 'async'"
-            )
+        if module:
+            importlib.import_module(module)
+        return gymnasium.spec(name)
+
+
+def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
+    spec = registered_spec(cfg)
+    if spec.vector_entry_point is None:
+        raise UserError(
+            f"environment '{cfg.env_id}' has no vector implementation of its own; use env_backend 'sync' or 'async'"
+        )
+    with _named(cfg):
         return gymnasium.make_vec(
-            cfg.env_id, num_envs=count, vectorization_mode="vector_entry_point", **cfg.env_kwargs
+            spec, num_envs=count, vectorization_mode="vector_entry_point", **cfg.env_kwargs
         )
 
 
@@ -91,15 +106,14 @@ def _named(cfg: TrainConfig) -> Iterator[None]:
     except UserError:
         raise
     except gymnasium.error.Error as error:
-        raise UserError(f"env_id '{cfg.env_id}': {_first_sentence(error)}") from error
+        raise UserError(f"env_id '{cfg.env_id}': {error}") from error
     except ModuleNotFoundError as error:
         raise UserError(
             f"env_id '{cfg.env_id}': module '{error.name or cfg.env_id.partition(':')[0]}' is not installed "
             "or not on the Python path"
         ) from error
-    except TypeError as error:
-        raise UserError(f"env_id '{cfg.env_id}' with env_kwargs {dict(cfg.env_kwargs)}: {error}") from error
-
-
-def _first_sentence(error: Exception) -> str:
-    return " ".join(str(error).split())
+    except Exception as error:  # an environment's constructor may raise anything
+        problem = f"{type(error).__name__}: {error}"
+        raise UserError(
+            f"env_id '{cfg.env_id}' with env_kwargs {cfg.env_kwargs} cannot be built: {problem}"
+        ) from error

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.core.errors import EnvironmentFault, UserError
+from rl_training.core.seeding import NATIVE_RESUMES, derived_seed
 from rl_training.core.spaces import zeros_for
 from rl_training.core.types import Array, EnvSpec, State, StepArrays, leaves
 from rl_training.envs.actions import ActionAdapter
@@ -71,7 +73,7 @@ class VectorStepper:
         if was_ended:
             out.terminated &= out.valid
             out.truncated &= out.valid
-            out.reward *= out.valid
+            out.reward[~out.valid] = 0.0
         elif not self.same_step:
             out.valid[:] = True
         np.logical_or(out.terminated, out.truncated, out=out.ended)
@@ -85,20 +87,59 @@ class VectorStepper:
         """Close the environments."""
         self.env.close()
 
-    def state_dict(self) -> State:
-        """Return the number of the episode each environment is in; nothing for native vector environments."""
-        streams = self._streams
-        return {} if streams is None else {"episodes": list(streams.get_attr("episode"))}
-
-    def load_state_dict(self, state: State) -> None:
-        """Let the next reset start the episode after the saved one."""
-        streams = self._streams
-        if streams is not None and len(state.get("episodes", ())) == self.spec.num_envs:
-            streams.set_attr("episode", state["episodes"])
-
     @property
-    def _streams(self) -> "SyncVectorEnv[Any, Any] | AsyncVectorEnv[Any, Any] | None":
-        return self.env if isinstance(self.env, SyncVectorEnv | AsyncVectorEnv) else None
+    def resumable(self) -> bool:
+        """The environments can be brought back to the very step they are at; native vector ones cannot."""
+        return isinstance(self.env, SyncVectorEnv | AsyncVectorEnv)
+
+    def state_dict(self) -> State:
+        """Return each environment's episode number and actions since its reset, and the last observations."""
+        if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
+            return {}
+        states = self.env.call("episode_state")
+        return {
+            "episodes": [episode for episode, _ in states],
+            "lengths": [len(actions) for _, actions in states],
+            "actions": torch.from_numpy(np.concatenate([actions for _, actions in states])),
+            "obs": {
+                str(i): torch.from_numpy(array.copy()) for i, (_, array) in enumerate(leaves(self.out.obs))
+            },
+            "vector_steps": self.vector_steps,
+        }
+
+    def resume(self, state: State) -> list[int]:
+        """Reset, replay the saved episodes, and return the environments that did not come back to the same place.
+
+        Those are not deterministic functions of their seed; they go on with a fresh episode.
+        """
+        if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv) or not state:
+            self.reset()
+            return list(range(self.spec.num_envs))
+        episodes, lengths = [int(e) for e in state["episodes"]], [int(n) for n in state["lengths"]]
+        if min(episodes) < 0 or min(lengths) < 0 or sum(lengths) != len(state["actions"]):
+            raise ValueError("episode numbers, lengths and actions of the environments contradict each other")
+        actions = np.split(state["actions"].numpy(), np.cumsum(lengths)[:-1])
+        self.env.set_attr("resume_at", list(zip(episodes, actions, strict=True)))
+        self.reset()
+        self.vector_steps = int(state["vector_steps"])
+        same = np.ones(self.spec.num_envs, np.bool_)
+        for i, (_, array) in enumerate(leaves(self.out.obs)):
+            rows = (array == state["obs"][str(i)].numpy()).reshape(len(array), -1)
+            same &= rows.all(axis=1)
+        if not same.all():
+            obs, _ = self.env.reset(options={"reset_mask": ~same})
+            write_batch(self.out.obs, obs)
+        return [int(row) for row in np.flatnonzero(~same)]
+
+    def change_seed(self, *stream: int) -> None:
+        """Let a native vector environment go on with other episodes than it began with."""
+        if self.seed is not None:
+            self.seed = derived_seed(self.seed, NATIVE_RESUMES, *stream)
+
+    def restart_streams(self) -> None:
+        """Let the next reset start from episode 0 again."""
+        if isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
+            self.env.set_attr("episode", -1)
 
     def _write_final_obs(self, obs: Any, info: dict[str, Any]) -> None:
         out = self.out

@@ -17,15 +17,19 @@ from rl_training.core.protocols import Policy
 from rl_training.core.seeding import EVALUATION_ACTIONS, EVALUATION_EPISODES, numpy_generator
 from rl_training.core.types import Array, EnvSpec, Progress, State
 from rl_training.envs.actions import ActionAdapter
-from rl_training.envs.factory import EnvFactory, make_env, make_vector_env
+from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
 from rl_training.envs.observations import batched
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.checkpointing import (
+    Checkpoint,
     find_checkpoint,
     read_checkpoint,
+    read_newest,
     restore_model,
+    restoring,
     write_checkpoint,
 )
+from rl_training.experiment.files import refuse_strange_files
 from rl_training.runtime.evaluator import Evaluator
 
 MAX_EVALUATION_ENVS = 10
@@ -85,7 +89,11 @@ class Agent:
             raise UserError(f"{path} exists and is not a saved agent; choose another folder")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            return write_checkpoint(target, config=self.config, progress=self.progress, state=self.state)
+            facts = {"spaces": describe_spaces(self.spec), "evaluation": None}
+            write_checkpoint(
+                target, config=self.config, progress=self.progress, state=self.state, facts=facts
+            )
+            return target
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from error
 
@@ -108,16 +116,12 @@ class RestartingStepper(VectorStepper):
 
     def reset(self) -> None:
         """Play the first episodes again."""
-        self.load_state_dict({"episodes": [-1] * self.spec.num_envs})
+        self.restart_streams()
         super().reset()
 
 
 def _only_native(config: TrainConfig, factory: EnvFactory | None) -> bool:
-    return (
-        config.env_backend == "native"
-        and factory is None
-        and gymnasium.spec(config.env_id).entry_point is None
-    )
+    return config.env_backend == "native" and factory is None and registered_spec(config).entry_point is None
 
 
 def probe_spec(config: TrainConfig, factory: EnvFactory | None) -> EnvSpec:
@@ -136,12 +140,28 @@ def build_parts(config: TrainConfig, spec: EnvSpec) -> Parts:
     return ALGORITHMS[config.algo].build(config, spec, choose_device(config.device))
 
 
+def describe_spaces(spec: EnvSpec) -> dict[str, str]:
+    """Return the spaces as text, for a manifest."""
+    return {"observation_space": str(spec.observation_space), "action_space": str(spec.action_space)}
+
+
+def check_spaces(checkpoint: Checkpoint, spec: EnvSpec) -> None:
+    """Refuse an environment whose spaces are not those the checkpoint was trained with."""
+    now, saved = describe_spaces(spec), checkpoint.facts["spaces"]
+    for name, space in now.items():
+        if saved[name] != space:
+            raise UserError(
+                f"checkpoint {checkpoint.path} was trained with {name} {saved[name]}, "
+                f"but environment '{checkpoint.config.env_id}' now has {space}"
+            )
+
+
 def choose_device(name: str) -> torch.device:
     """Return the torch device; `auto` is the CPU, as all networks of this version are small."""
     try:
         device = torch.device("cpu" if name == "auto" else name)
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ValueError) as error:
         raise UserError(
             f"device '{name}' is not available here ({str(error).splitlines()[0]}); use 'cpu'"
         ) from error
@@ -157,12 +177,17 @@ def new_agent(config: TrainConfig, *, factory: EnvFactory | None = None) -> Agen
 
 def load_agent(path: str | PathLike[str], *, factory: EnvFactory | None = None) -> Agent:
     """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one."""
-    checkpoint = read_checkpoint(find_checkpoint(path))
+    is_run = (Path(path) / "checkpoints").is_dir()  # then a damaged newest checkpoint is passed over
+    if is_run:
+        refuse_strange_files(Path(path) / "checkpoints")
+    checkpoint = read_newest(Path(path)) if is_run else read_checkpoint(find_checkpoint(path))
     spec = probe_spec(checkpoint.config, factory)
+    check_spaces(checkpoint, spec)
     parts = build_parts(checkpoint.config, spec)
     policy = parts.learner.policy
     assert isinstance(policy, torch.nn.Module)
-    restore_model(policy, checkpoint.state["model"], checkpoint.path)
+    with restoring(checkpoint.path):
+        restore_model(policy, checkpoint.state["model"], checkpoint.path)
     return Agent(
         checkpoint.config,
         spec,

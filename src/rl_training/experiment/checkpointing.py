@@ -1,28 +1,37 @@
 """Checkpoints as folders of safetensors and JSON: nothing in them can run code.
 
-`step_<N>/` holds one `<group>.safetensors` per group of state (`model` is all that acting needs) and
-`manifest.json` with the config, the progress, everything that is not a tensor, and the size and hash of each file.
+`step_<N>/` holds one `<group>.safetensors` per group of state (`model` is all that acting needs) and `manifest.json`
+with the config, the progress, everything that is not a tensor, and the size and hash of each file. A folder appears
+under its name only when it is complete and on disk; `last` and `best` are moved after that.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from rl_training.config import TrainConfig, config_from_dict
-from rl_training.core.errors import UserError
+from rl_training.core.errors import RunFault, UserError
 from rl_training.core.types import Progress, State
-from rl_training.experiment.files import sync_folder, write_bytes, write_json, write_text
+from rl_training.experiment.files import (
+    read_json,
+    read_tensors,
+    refuse_strange_files,
+    sync_folder,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from rl_training.version import __version__
 
 FORMAT_VERSION = 1
@@ -37,7 +46,8 @@ class Checkpoint:
     config: TrainConfig
     progress: Progress
     state: dict[str, State]
-    evaluation: dict[str, Any] | None
+    facts: dict[str, Any]
+    """What the run wrote besides: spaces, evaluation, log positions, the best checkpoint, versions."""
 
 
 def write_checkpoint(
@@ -46,98 +56,156 @@ def write_checkpoint(
     config: TrainConfig,
     progress: Progress,
     state: Mapping[str, State],
-    evaluation: dict[str, Any] | None = None,
-) -> Path:
-    """Write a checkpoint folder: complete under its name, or not there at all."""
+    facts: Mapping[str, Any],
+) -> int:
+    """Write a checkpoint folder, complete under its name or not there at all; return its size in bytes."""
+    refuse_non_finite(state["model"], f"checkpoint {folder.name} was not written")
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    files, plain = {}, {}
+    try:
+        temporary.mkdir(parents=True)
+        size = _write_content(temporary, config, progress, state, facts)
+        _replace_folder(temporary, folder)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return size
+
+
+def _write_content(
+    folder: Path,
+    config: TrainConfig,
+    progress: Progress,
+    state: Mapping[str, State],
+    facts: Mapping[str, Any],
+) -> int:
+    files, plain, size = {}, {}, 0
     for group, content in state.items():
         tensors, plain[group] = split_state(content)
         if tensors:
             blob = save_tensors(tensors)
-            write_bytes(temporary / f"{group}.safetensors", blob)
+            write_bytes(folder / f"{group}.safetensors", blob)
             files[f"{group}.safetensors"] = {"size": len(blob), "sha256": hashlib.sha256(blob).hexdigest()}
+            size += len(blob)
     manifest = {
         "format_version": FORMAT_VERSION,
         "rl_training_version": __version__,
         "config": config.to_dict(),
         "progress": {"timesteps": progress.timesteps, "updates": progress.updates},
-        "evaluation": evaluation,
+        "facts": dict(facts),
         "files": files,
         "state": plain,
     }
-    write_json(temporary / "manifest.json", manifest)
-    sync_folder(temporary)
+    return size + write_json(folder / "manifest.json", manifest | {"sha256": manifest_hash(manifest)})
+
+
+def manifest_hash(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of a manifest's content, whatever its layout, without the hash itself."""
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _replace_folder(new: Path, folder: Path) -> None:
+    """Rename, with a possible predecessor of the same name put aside first."""
+    sync_folder(new)
+    aside = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(aside, ignore_errors=True)
     if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(temporary, folder)
+        os.replace(folder, aside)
+    os.replace(new, folder)
     sync_folder(folder.parent)
-    return folder
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read and verify the checkpoint folder at `path`; what is damaged is named."""
+    refuse_strange_files(path)
     manifest = _read_manifest(path)
-    try:
-        config = config_from_dict(manifest["config"], f"{path / 'manifest.json'}")
-        progress = Progress(
-            timesteps=int(manifest["progress"]["timesteps"]),
-            updates=int(manifest["progress"]["updates"]),
-            total_timesteps=config.total_timesteps,
-        )
-        plain, files = dict(manifest["state"]), dict(manifest["files"])
-        tensors = {
-            name.removesuffix(".safetensors"): _read_tensors(path, name, entry)
-            for name, entry in files.items()
+    with _fitting(f"checkpoint {path}: manifest.json"):
+        config = config_from_dict(manifest["config"], str(path / "manifest.json"))
+        counts = manifest["progress"]
+        progress = Progress(int(counts["timesteps"]), int(counts["updates"]), config.total_timesteps)
+        if progress.timesteps < 0 or progress.updates < 0:
+            raise ValueError("progress is negative")
+        tensors = {}
+        for name, entry in dict(manifest["files"]).items():
+            if Path(name).name != name or not name.endswith(".safetensors"):
+                raise UserError(f"checkpoint {path} names a file outside of it ({name!r})")
+            tensors[name.removesuffix(".safetensors")] = read_tensors(
+                path / name, entry["size"], entry["sha256"]
+            )
+        state = {
+            group: join_state(tensors.get(group, {}), plain) for group, plain in manifest["state"].items()
         }
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"checkpoint {path}: manifest.json is incomplete ({error!r}); use another checkpoint"
-        ) from error
-    state = {group: join_state(tensors.get(group, {}), content) for group, content in plain.items()}
-    return Checkpoint(path, config, progress, state, manifest.get("evaluation"))
+        if "model" not in state:
+            raise ValueError("there is no model in it")
+        for group in ("model", "optimizer"):
+            refuse_non_finite(state.get(group, {}), f"checkpoint {path} cannot be used", UserError)
+        return Checkpoint(path, config, progress, state, _checked_facts(manifest["facts"]))
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"checkpoint {path}: cannot read manifest.json ({error.strerror})") from error
-    except ValueError as error:
-        raise UserError(
-            f"checkpoint {path}: manifest.json is damaged ({error}); use another checkpoint"
-        ) from error
+    manifest = read_json(path / "manifest.json")
     if not isinstance(manifest, dict) or "format_version" not in manifest:
-        raise UserError(f"checkpoint {path}: manifest.json is not a checkpoint manifest")
+        raise UserError(f"{path / 'manifest.json'} is not a checkpoint's manifest")
     if manifest["format_version"] != FORMAT_VERSION:
         raise UserError(
-            f"checkpoint {path} has format {manifest['format_version']}, this version of rl_training "
+            f"checkpoint {path} has format {manifest['format_version']!r}, this version of rl_training "
             f"({__version__}) reads format {FORMAT_VERSION}; install a version that knows it"
         )
+    with _fitting(f"checkpoint {path}: manifest.json"):
+        if manifest_hash(manifest) != manifest.get("sha256"):
+            raise UserError(f"{path / 'manifest.json'} is damaged: its hash differs from its content")
     return manifest
 
 
-def _read_tensors(path: Path, name: str, entry: Mapping[str, Any]) -> dict[str, Tensor]:
-    if Path(name).name != name or not name.endswith(".safetensors"):
-        raise UserError(f"checkpoint {path}: manifest.json names a file outside the checkpoint ({name!r})")
-    file = path / name
+def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts with the types the rest of the code relies on; only `spaces` must be there."""
+    positions = {str(name): int(size) for name, size in facts.get("log_positions", {}).items()}
+    if min(positions.values(), default=0) < 0:
+        raise ValueError("a log position is negative")
+    best = facts.get("best_checkpoint")
+    if best is not None and _step(best) < 0:
+        raise ValueError(f"best_checkpoint is {best!r}")
+    return {
+        "spaces": {name: str(facts["spaces"][name]) for name in ("observation_space", "action_space")},
+        "surroundings": dict(facts.get("surroundings", {})),
+        "best_checkpoint": best,
+        "log_positions": positions,
+        "evaluation": facts.get("evaluation"),
+    }
+
+
+@contextlib.contextmanager
+def _fitting(what: str) -> Iterator[None]:
+    """Turn whatever a forged or outdated file can cause into a sentence."""
     try:
-        size = file.stat().st_size
-        if size != entry["size"]:
-            raise UserError(
-                f"checkpoint {path}: {name} has {size} bytes instead of {entry['size']}; use another one"
-            )
-        blob = file.read_bytes()
-    except OSError as error:
-        raise UserError(f"checkpoint {path}: cannot read {name} ({error.strerror})") from error
-    if hashlib.sha256(blob).hexdigest() != entry["sha256"]:
-        raise UserError(f"checkpoint {path}: {name} is damaged (its hash differs); use another checkpoint")
-    try:
-        return load_tensors(blob)
-    except SafetensorError as error:
-        raise UserError(f"checkpoint {path}: {name} is not a safetensors file ({error})") from error
+        yield
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+        IndexError,
+        OverflowError,
+    ) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"{what} does not fit: {type(error).__name__}: {reason}; use another checkpoint"
+        ) from error
+
+
+def restoring(source: object) -> contextlib.AbstractContextManager[None]:
+    """Guard for putting a checkpoint's state into live objects; `source` is named if it does not fit."""
+    return _fitting(f"checkpoint {source}")
+
+
+def refuse_non_finite(model: State, consequence: str, error: type[Exception] = RunFault) -> None:
+    """Raise if a weight or statistic is nan or infinite: nothing good can follow from it."""
+    for name, tensor in split_state(model)[0].items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise error(f"{consequence}: '{name}' holds a number that is not finite")
 
 
 def split_state(state: State, prefix: str = "") -> tuple[dict[str, Tensor], State]:
@@ -145,6 +213,8 @@ def split_state(state: State, prefix: str = "") -> tuple[dict[str, Tensor], Stat
     tensors: dict[str, Tensor] = {}
     plain: State = {}
     for key, value in state.items():
+        if "/" in key:
+            raise ValueError(f"state has a key '{key}', but '/' separates the parts of a path")
         if isinstance(value, Tensor):
             # a copy: parameters are views of one vector, and a file holds each tensor once
             tensors[f"{prefix}{key}"] = value.detach().to("cpu", copy=True).contiguous()
@@ -170,17 +240,59 @@ def join_state(tensors: Mapping[str, Tensor], plain: State) -> State:
     return state
 
 
-def point(checkpoints: Path, pointer: str, folder: Path) -> None:
+def point(checkpoints: Path, pointer: str, name: str) -> None:
     """Make `last` or `best` name a checkpoint, by rename."""
-    write_text(checkpoints / pointer, folder.name + "\n")
+    write_text(checkpoints / pointer, name + "\n")
+
+
+def pointed(checkpoints: Path, pointer: str) -> str | None:
+    """Return the checkpoint that `last` or `best` names, if any."""
+    try:
+        if not (checkpoints / pointer).is_file():
+            return None
+        with (checkpoints / pointer).open(encoding="utf-8") as file:
+            return file.read(64).strip()  # no name of ours is longer
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def prune(checkpoints: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and those that a pointer names."""
-    named = {_pointed(checkpoints / pointer) for pointer in POINTERS}
-    steps = sorted(checkpoints.glob("step_*"), key=lambda folder: _step(folder.name))
-    for folder in steps[:-keep]:
+    named = {pointed(checkpoints, pointer) for pointer in POINTERS}
+    for folder in _steps(checkpoints)[keep:]:
         if folder.name not in named:
+            shutil.rmtree(folder)
+
+
+def read_newest(run_dir: Path) -> Checkpoint:
+    """Return the newest checkpoint of a run that is whole; damaged ones are named in a warning and passed over."""
+    checkpoints = run_dir / "checkpoints"
+    folders = _steps(checkpoints)
+    if not folders:
+        raise UserError(f"{run_dir} has no checkpoint to go on from")
+    last = pointed(checkpoints, "last")
+    declared = [folder for folder in folders if last is not None and _step(folder.name) <= _step(last)]
+    folders = declared or folders  # one that is newer than `last` was not declared yet
+    if folders[0].name != last:
+        problem = "is missing or unreadable" if last is None else f"names {last!r}, which is not there"
+        warnings.warn(f"{checkpoints / 'last'} {problem}; using {folders[0].name}", stacklevel=2)
+    for index, folder in enumerate(folders):
+        try:
+            return read_checkpoint(folder)
+        except UserError as error:
+            if index + 1 == len(folders):
+                raise
+            warnings.warn(f"{error}; going back to {folders[index + 1].name}", stacklevel=2)
+    raise AssertionError("unreachable: the loop returns or raises")
+
+
+def forget_after(checkpoints: Path, name: str) -> None:
+    """Delete what a killed process left half-done, and the checkpoints after `name`: they will be made again."""
+    for leftover in [*checkpoints.glob(".*.tmp"), *checkpoints.glob(".*.old")]:
+        shutil.rmtree(leftover, ignore_errors=True)
+        leftover.unlink(missing_ok=True)
+    for folder in _steps(checkpoints):
+        if _step(folder.name) > _step(name):
             shutil.rmtree(folder)
 
 
@@ -191,40 +303,34 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
         return given
     if given.name in POINTERS and not given.is_dir():
         checkpoints = given.parent if given.parent.name == "checkpoints" else given.parent / "checkpoints"
-        return _follow(checkpoints / given.name, path)
+        return _follow(checkpoints, given.name, path)
     if (given / "checkpoints").is_dir():
-        return _follow(given / "checkpoints" / "last", path)
+        return _follow(given / "checkpoints", "last", path)
     if (given / "last").is_file():
-        return _follow(given / "last", path)
-    if not given.exists():
-        raise UserError(
-            f"{path} does not exist; give a run folder, a checkpoint folder, or last/best of a run"
-        )
-    raise UserError(
-        f"{path} holds no checkpoint; give a run folder, a checkpoint folder, or last/best of a run"
-    )
+        return _follow(given, "last", path)
+    problem = "holds no checkpoint" if given.exists() else "does not exist"
+    raise UserError(f"{path} {problem}; give a run folder, a checkpoint folder, or last/best of a run")
 
 
-def _follow(pointer: Path, given: object) -> Path:
-    name = _pointed(pointer)
+def _follow(checkpoints: Path, pointer: str, given: object) -> Path:
+    name = pointed(checkpoints, pointer)
     if name is None:
-        raise UserError(f"{given} has no checkpoint yet ({pointer} is missing)")
-    folder = pointer.parent / name
-    if Path(name).name != name or not name.startswith("step_"):
-        raise UserError(f"{pointer} names '{name}', which is not a checkpoint of this run")
-    return folder
+        raise UserError(f"{given} has no checkpoint yet ({checkpoints / pointer} is missing)")
+    if Path(name).name != name or _step(name) < 0:
+        raise UserError(f"{checkpoints / pointer} names '{name}', which is not a checkpoint of this run")
+    return checkpoints / name
 
 
-def _pointed(pointer: Path) -> str | None:
-    try:
-        return pointer.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+def _steps(checkpoints: Path) -> list[Path]:
+    """Return the checkpoint folders, newest first."""
+    folders = [folder for folder in checkpoints.glob("step_*") if _step(folder.name) >= 0]
+    return sorted(folders, key=lambda folder: _step(folder.name), reverse=True)
 
 
 def _step(name: str) -> int:
     number = name.removeprefix("step_")
-    return int(number) if number.isdigit() else -1
+    sensible = name.startswith("step_") and number.isascii() and number.isdigit() and len(number) < 19
+    return int(number) if sensible else -1
 
 
 def restore_model(module: torch.nn.Module, model: State, source: object) -> None:

@@ -26,6 +26,9 @@ class Console(Callback):
     def start(self, progress: Progress) -> None:
         """Before the first step."""
 
+    def notice(self, text: str) -> None:
+        """Something to know before the run."""
+
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
         """A new row."""
 
@@ -46,6 +49,10 @@ class PlainConsole(Console):
         """Remember the budget."""
         self._total = progress.total_timesteps
         self._last_line = time.monotonic()
+
+    def notice(self, text: str) -> None:
+        """Print it."""
+        print(f"note: {text}", file=self.stream)
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
         """Print the row if it is due."""
@@ -90,10 +97,14 @@ class RichConsole(Console):
 
     def start(self, progress: Progress) -> None:
         """Show the bar."""
-        self._task = self._bar.add_task(
-            "training", total=progress.total_timesteps, completed=progress.timesteps
-        )
+        if self._task is None:  # a restart goes on with the same bar
+            self._task = self._bar.add_task("training", total=progress.total_timesteps)
+        self._bar.update(self._task, completed=progress.timesteps)
         self._live.start()
+
+    def notice(self, text: str) -> None:
+        """Print it above the bar."""
+        self._live.console.print(f"note: {text}")
 
     def on_collect(self, progress: Progress) -> None:
         """Move the bar."""

@@ -1,9 +1,21 @@
-"""Writes that are either complete or not there: a temporary name, fsync, rename, fsync of the folder."""
+"""Files of a run: writes that are complete or not there, and reads that trust nothing."""
 
+import contextlib
+import hashlib
 import json
 import os
+import stat
+import struct
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from rl_training.core.errors import UserError
+
+MAX_JSON_BYTES = 64 << 20
+MAX_HEADER_BYTES = 16 << 20
 
 
 def write_text(path: Path, text: str) -> None:
@@ -11,19 +23,27 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Replace `path` by `data` as readable JSON in one step."""
-    write_text(path, json.dumps(data, indent=2) + "\n")
+def write_json(path: Path, data: Any) -> int:
+    """Replace `path` by `data` as readable JSON in one step; return its size."""
+    content = (json.dumps(data, indent=1) + "\n").encode("utf-8")
+    write_bytes(path, content)
+    return len(content)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` in one step."""
+    """Replace `path` by `content` in one step: a temporary name, fsync, rename, fsync of the folder."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:  # never through a link that somebody put there
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
     sync_folder(path.parent)
 
 
@@ -34,3 +54,57 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def refuse_strange_files(folder: Path) -> None:
+    """Refuse links, pipes and devices below `folder`: a run holds plain files, and nothing else is followed."""
+    for path, folders, files in os.walk(folder):
+        if Path(path) == folder and "wandb" in folders:
+            folders.remove("wandb")  # the tracker's own, which we neither read nor write
+        for name in [*folders, *files]:
+            entry = Path(path) / name
+            mode = entry.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise UserError(f"{entry} is a link, a pipe or a device; a run holds plain files only")
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON in a file of sensible size; what is wrong is told in one sentence."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise UserError(f"{path} is not a plain file")
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise UserError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB, which no file of ours is")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+
+
+def read_tensors(path: Path, size: int, sha256: str) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file whose size and hash are known. Nothing in it can run code.
+
+    Size, hash and header are checked before a tensor is made, so memory is bounded by the file on disk.
+    """
+    try:
+        if path.is_symlink():
+            raise UserError(f"{path} is a link; a checkpoint holds plain files")
+        found = path.stat().st_size
+        if found != size:
+            raise UserError(f"{path} has {found} bytes instead of {size}: it is damaged")
+        with path.open("rb") as file:
+            start = file.read(8)
+            if len(start) < 8 or struct.unpack("<Q", start)[0] > min(MAX_HEADER_BYTES, found - 8):
+                raise UserError(f"{path} is not a safetensors file: its header is too large")
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != sha256:
+            raise UserError(f"{path} is damaged: its hash differs from the manifest's")
+        with safe_open(path, framework="pt") as tensors:
+            # copies: what safetensors gives is the mapped file itself, which may change later
+            return {name: tensors.get_tensor(name).clone() for name in tensors.keys()}  # noqa: SIM118  # not a mapping
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except SafetensorError as error:
+        raise UserError(f"{path} is not a safetensors file: {error}") from error

@@ -1,39 +1,33 @@
 """Metric files: one row per log interval, the same in JSON lines, CSV, TensorBoard and a tracker."""
 
+import contextlib
 import csv
+import importlib.util
 import io
 import json
 import math
-from collections.abc import Sequence
+import os
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rl_training.config import TrainConfig
-from rl_training.core.errors import UserError
-from rl_training.core.protocols import Logger
+from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment.files import write_text
 from rl_training.experiment.tensorboard import TensorBoardWriter
 
 STEP = "time/total_timesteps"
-WALL_CLOCK = ("time/fps", "time/time_elapsed")
+WALL_CLOCK = ("time/fps", "time/time_elapsed", "time/checkpoint_seconds", "time/checkpoint_bytes")
 """Columns that differ between two runs of the same seed."""
+EVENTS = "tensorboard/events.out.tfevents.scalars"
 
 
-class RunLogger:
-    """Sends every row to all sinks."""
+class Sink(Protocol):
+    """Somewhere rows go."""
 
-    def __init__(self, sinks: Sequence[Logger]) -> None:
-        self.sinks = sinks
-
-    def log(self, metrics: dict[str, float], timesteps: int) -> None:
-        """Write one row."""
-        for sink in self.sinks:
-            sink.log(metrics, timesteps)
-
-    def close(self) -> None:
-        """Close all files."""
-        for sink in self.sinks:
-            sink.close()
+    def log(self, metrics: dict[str, float], timesteps: int) -> None: ...
+    def close(self) -> None: ...
 
 
 class JsonLines:
@@ -44,8 +38,7 @@ class JsonLines:
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
         """Append one line."""
-        row = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self._file.write(json.dumps(row) + "\n")
+        self._file.write(json.dumps(_finite(metrics)) + "\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -66,10 +59,10 @@ class CsvTable:
         """Append one line."""
         if any(name not in self._columns for name in metrics):
             with self.path.open(encoding="utf-8", newline="") as file:
-                self._rewrite([*csv.DictReader(file), metrics])
+                self._rewrite([*csv.DictReader(file), _finite(metrics)])
             return
         assert self._file is not None
-        csv.DictWriter(self._file, self._columns, lineterminator="\n").writerow(metrics)
+        csv.DictWriter(self._file, self._columns, lineterminator="\n").writerow(_finite(metrics))
         self._file.flush()
 
     def close(self) -> None:
@@ -118,25 +111,65 @@ class WandbTracker:
         self._run.finish()
 
 
-def open_logger(run_dir: Path, config: TrainConfig, *, timesteps: int = 0) -> RunLogger:
-    """Open all sinks of a run; rows beyond `timesteps`, written after the checkpoint we go on from, are cut."""
-    rows = cut_rows(run_dir / "metrics.jsonl", timesteps)
-    cut_rows(run_dir / "evaluations.jsonl", timesteps, key="timesteps")
-    sinks: list[Logger] = [
-        JsonLines(run_dir / "metrics.jsonl"),
-        CsvTable(run_dir / "metrics.csv", rows),
-        TensorBoardWriter(run_dir / "tensorboard"),
-    ]
-    if config.track == "wandb":
-        sinks.append(WandbTracker(run_dir, config))
-    return RunLogger(sinks)
+class MetricFiles:
+    """All sinks of a run. `positions` says how long the files are; opened with positions, what follows them is cut."""
+
+    def __init__(self, run_dir: Path, config: TrainConfig, positions: Mapping[str, int]) -> None:
+        self.paths = {name: run_dir / name for name in ("metrics.jsonl", "evaluations.jsonl", EVENTS)}
+        (run_dir / EVENTS).parent.mkdir(exist_ok=True)
+        for name, path in self.paths.items():
+            path.touch()
+            _cut(path, positions.get(name, 0))
+        tracker = [WandbTracker(run_dir, config)] if config.track == "wandb" else []
+        self.sinks: list[Sink] = [
+            JsonLines(self.paths["metrics.jsonl"]),
+            CsvTable(run_dir / "metrics.csv", read_rows(self.paths["metrics.jsonl"])),
+            TensorBoardWriter(self.paths[EVENTS]),
+            *tracker,
+        ]
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        """Write one row everywhere."""
+        for sink in self.sinks:
+            try:
+                sink.log(metrics, timesteps)
+            except OSError as error:
+                raise RunFault(f"metrics could not be written: {error.strerror or error}") from error
+
+    def positions(self) -> dict[str, int]:
+        """Return the lengths of the files, after making sure that they are on disk."""
+        return {name: _synced_size(path) for name, path in self.paths.items()}
+
+    def close(self) -> None:
+        """Close all files; a full disk was reported already."""
+        for sink in self.sinks:
+            with contextlib.suppress(OSError):
+                sink.close()
 
 
-def cut_rows(path: Path, timesteps: int, key: str = STEP) -> list[dict[str, Any]]:
-    """Drop the lines of a JSON-lines file that lie beyond `timesteps`; return those that stay."""
-    rows = [row for row in read_rows(path) if row.get(key, 0) <= timesteps]
-    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
-    return rows
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+def check_tracker(config: TrainConfig) -> None:
+    """Refuse a tracker that is not installed, before anything is made."""
+    if config.track == "wandb" and importlib.util.find_spec("wandb") is None:
+        raise UserError("track is 'wandb', but it is not installed; pip install 'rl-training[wandb]'")
+
+
+def _cut(path: Path, size: int) -> None:
+    if path.stat().st_size < size:
+        warnings.warn(
+            f"{path} is shorter than when the checkpoint was written: rows are missing", stacklevel=3
+        )
+    else:
+        os.truncate(path, size)
+
+
+def _synced_size(path: Path) -> int:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_size
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -144,9 +177,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            rows.append(json.loads(line))
-        except ValueError:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
             break
+        if not isinstance(row, dict):
+            break
+        rows.append(row)
     return rows

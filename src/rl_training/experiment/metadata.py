@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig
-from rl_training.experiment.files import write_json
+from rl_training.core.errors import UserError
+from rl_training.experiment.files import read_json, write_json
 from rl_training.version import __version__
 
 PACKAGES = ("torch", "numpy", "gymnasium", "safetensors", "mujoco", "ale-py", "box2d")
@@ -38,10 +39,26 @@ class Metadata:
 
     def resumed(self, previous: dict[str, Any], timesteps: int) -> None:
         """Keep what the first start recorded and note this one."""
-        current, self.data = self.data, previous
+        current, self.data = self.data, dict(previous)
+        for ended in ("error", "finished", "stop_reason", "metrics"):
+            self.data.pop(ended, None)
         self.data["status"] = "running"
         again = {key: current[key] for key in ("arguments", "git_commit", "versions", "machine")}
-        self.data.setdefault("resumes", []).append({"started": _now(), "timesteps": timesteps, **again})
+        self._list("resumes").append({"started": _now(), "timesteps": timesteps, **again})
+
+    def restarted(self, fault: str) -> None:
+        """Count a restart within the same process."""
+        self._list("restarts").append({"time": _now(), "fault": fault})
+        for ended in ("error", "finished"):
+            self.data.pop(ended, None)
+        self.write(status="running")
+
+    def _list(self, name: str) -> list[Any]:
+        """Return a list of the metadata, which on disk may have become anything."""
+        if not isinstance(self.data.get(name), list):
+            self.data[name] = []
+        found: list[Any] = self.data[name]
+        return found
 
     def write(self, **changes: Any) -> None:
         """Merge `changes` and replace the file."""
@@ -62,6 +79,34 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def surroundings(config: TrainConfig) -> dict[str, Any]:
+    """Return what must stay the same for a resumed run to go on bit for bit."""
+    names = ("python", "torch", "numpy", "gymnasium", "mujoco", "box2d", "ale-py", "rl_training")
+    found = versions()
+    return {name: found[name] for name in names if name in found} | {
+        "processor": _processor(),
+        "num_threads": config.num_threads,
+    }
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return a sentence for everything that changed since a checkpoint was written."""
+    return [
+        f"{name} was {before.get(name)} when the checkpoint was written and is {now.get(name)}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+
+
+def read_metadata(run_dir: Path) -> dict[str, Any]:
+    """Return a run's metadata, or nothing if it cannot be read."""
+    try:
+        data = read_json(run_dir / "metadata.json")
+    except UserError:
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def machine() -> dict[str, Any]:

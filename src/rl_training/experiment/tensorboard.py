@@ -38,13 +38,11 @@ def record(payload: bytes) -> bytes:
 
 
 class TensorBoardWriter:
-    """Appends scalars to one event file in `folder`."""
+    """Appends scalars to one event file."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / "events.out.tfevents.scalars"
-        new = not self.path.exists() or self.path.stat().st_size == 0
-        self._file = self.path.open("ab")
+    def __init__(self, path: Path) -> None:
+        new = not path.exists() or path.stat().st_size == 0
+        self._file = path.open("ab")
         if new:
             self._write(_event(3, _bytes(b"brain.Event:2"), step=0))
 

@@ -4,8 +4,15 @@ import torch
 from torch import nn
 
 
-def init_linear(layer: nn.Linear, gain: float, orthogonal: bool, generator: torch.Generator) -> nn.Linear:
-    """Initialise in place and return `layer`: orthogonal with zero bias, or torch's uniform default."""
+def make_linear(
+    fan_in: int, fan_out: int, gain: float, *, orthogonal: bool, generator: torch.Generator
+) -> nn.Linear:
+    """Return a layer with orthogonal weights and zero bias, or with torch's uniform default.
+
+    The layer's own initialisation is skipped: it would draw from the global generator, which is the caller's.
+    """
+    layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)  # type: ignore[no-untyped-call]  # torch
+    assert isinstance(layer, nn.Linear)
     if orthogonal:
         nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
         nn.init.zeros_(layer.bias)

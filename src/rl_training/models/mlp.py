@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.initialization import init_linear
+from rl_training.models.initialization import make_linear
 
 ActivationName: TypeAlias = Literal["tanh", "relu", "elu", "silu"]
 ACTIVATIONS: dict[ActivationName, type[nn.Module]] = {
@@ -28,7 +28,7 @@ def mlp(
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(sizes):
         layers += [
-            init_linear(nn.Linear(fan_in, fan_out), HIDDEN_GAIN, orthogonal, generator),
+            make_linear(fan_in, fan_out, HIDDEN_GAIN, orthogonal=orthogonal, generator=generator),
             ACTIVATIONS[activation](),
         ]
     return nn.Sequential(*layers)
@@ -62,12 +62,14 @@ class MLPActorCritic(nn.Module):
         self.shared = shared
         sizes = (input_size, *hidden_sizes)
         self.actor_body = mlp(sizes, activation, orthogonal=orthogonal, generator=generator)
-        self.actor_head = init_linear(nn.Linear(sizes[-1], action_size), 0.01, orthogonal, generator)
+        self.actor_head = make_linear(
+            sizes[-1], action_size, 0.01, orthogonal=orthogonal, generator=generator
+        )
         # registered under one name only: shared tensors are stored once in a checkpoint
         self.critic_body = (
             None if shared else mlp(sizes, activation, orthogonal=orthogonal, generator=generator)
         )
-        self.critic_head = init_linear(nn.Linear(sizes[-1], 1), 1.0, orthogonal, generator)
+        self.critic_head = make_linear(sizes[-1], 1, 1.0, orthogonal=orthogonal, generator=generator)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return action parameters [B, action_size] and values [B]."""

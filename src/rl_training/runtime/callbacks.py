@@ -10,6 +10,13 @@ class StopTraining(Exception):
     """Raise from a callback to end the run cleanly, with a checkpoint; the message becomes the run's reason."""
 
 
+class PauseTraining(StopTraining):
+    """Raise to interrupt a run that is to be resumed: a checkpoint, but no final evaluation and no extra log row.
+
+    A paused and resumed run leaves the same metric files as one that was never paused.
+    """
+
+
 class Callback:
     """Override what you need. Called in the order collect, update, evaluate, end.
 
@@ -71,18 +78,18 @@ class StopOnPlateau(Callback):
 
     def load_state_dict(self, state: State) -> None:
         """Go on counting."""
-        self.best = float("-inf") if state["best"] is None else state["best"]
-        self.stale = state["stale"]
+        self.best = float("-inf") if state["best"] is None else float(state["best"])
+        self.stale = int(state["stale"])
 
 
 class TimeLimit(Callback):
-    """Stops at the first update boundary after `seconds`, counted from construction."""
+    """Pauses at the first update boundary after `seconds`, counted from construction."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._deadline = time.monotonic() + seconds
 
-    def on_update(self, progress: Progress, result: UpdateResult) -> None:
+    def on_collect(self, progress: Progress) -> None:
         """Look at the clock."""
         if time.monotonic() >= self._deadline:
-            raise StopTraining(f"time limit of {self.seconds:g} s reached")
+            raise PauseTraining(f"time limit of {self.seconds:g} s reached")

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -46,17 +46,24 @@ class EpisodeRecorder:
         }
 
     def state_dict(self) -> State:
-        """Return the recent episodes; unfinished ones begin anew after a resume."""
+        """Return the recent episodes and the returns and lengths of the unfinished ones."""
         return {
             "recent": [[e.total_reward, e.length, e.seconds] for e in self.recent],
             "total_episodes": self.total_episodes,
+            "returns": self._returns.tolist(),
+            "lengths": self._lengths.tolist(),
         }
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Restore the recent episodes."""
+    def load_state_dict(self, state: State, *, lost: Sequence[int] = ()) -> None:
+        """Restore them; the unfinished episodes of the environments in `lost` are forgotten."""
         self.recent.clear()
-        self.recent.extend(EpisodeStats(float(r), int(n), float(s)) for r, n, s in state["recent"])  # type: ignore[attr-defined]  # written above
-        self.total_episodes = int(state["total_episodes"])  # type: ignore[call-overload]  # likewise
+        self.recent.extend(EpisodeStats(float(r), int(n), float(s)) for r, n, s in state["recent"])
+        self.total_episodes = int(state["total_episodes"])
+        if len(state["returns"]) == len(self._returns):
+            self._returns[:] = state["returns"]
+            self._lengths[:] = state["lengths"]
+            self._returns[list(lost)] = 0.0
+            self._lengths[list(lost)] = 0
 
 
 class Collector:

@@ -1,13 +1,21 @@
 """Averages what updates return between two log rows, and gives it the names dashboards know."""
 
 import torch
+from torch import Tensor
 
-from rl_training.core.types import Metrics
+from rl_training.core.types import Metrics, State
 
 LOGGED_NAMES = {
     "policy_loss": "policy_gradient_loss",
 }
 """Where a loss's own name differs from the one users look for; the rest is logged as it is called."""
+
+
+def first_non_finite(metrics: Metrics) -> str | None:
+    """Return the name of the first loss or gradient norm that is nan or infinite; the rest may be undefined."""
+    watched = [name for name in metrics if name.endswith(("loss", "norm"))]
+    finite = torch.isfinite(torch.stack([metrics[name] for name in watched])).tolist() if watched else []
+    return next((name for name, fine in zip(watched, finite, strict=True) if not fine), None)
 
 
 class MetricMeans:
@@ -25,9 +33,24 @@ class MetricMeans:
         if not self._history:
             return {}
         names = list(self._history[-1])
-        table = torch.stack([torch.stack([step[name].float() for name in names]) for step in self._history])
-        values = table.mean(0).tolist()
+        values = self._table().mean(0).tolist()
         self._history.clear()
         return {
             f"train/{LOGGED_NAMES.get(name, name)}": value for name, value in zip(names, values, strict=True)
         }
+
+    def state_dict(self) -> State:
+        """Return what was added since the last row."""
+        return {"names": list(self._history[-1]), "table": self._table()} if self._history else {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore it."""
+        self._history = (
+            [dict(zip(state["names"], row, strict=True)) for row in state["table"]] if state else []
+        )
+
+    def _table(self) -> Tensor:
+        names = list(self._history[-1])
+        return torch.stack(
+            [torch.stack([step[name].float() for name in names]) for step in self._history]
+        ).cpu()

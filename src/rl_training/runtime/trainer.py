@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rl_training.core.errors import RunFault
 from rl_training.core.protocols import Evaluate, ExperienceSource, Learner, Logger, SaveCheckpoint
-from rl_training.core.types import Progress, State
-from rl_training.runtime.callbacks import Callback, StopTraining
+from rl_training.core.types import Progress, State, UpdateResult
+from rl_training.runtime.callbacks import Callback, PauseTraining, StopTraining
 from rl_training.runtime.collector import Collector
-from rl_training.runtime.metrics import MetricMeans
+from rl_training.runtime.metrics import MetricMeans, first_non_finite
 
 
 class Trigger:
@@ -61,12 +62,14 @@ class Trainer:
         self.callbacks = callbacks
         self.metrics = MetricMeans()
         self.stop_reason: str | None = None
+        self.paused = False
         self.best_reward: float | None = None
         self.last_evaluation: dict[str, Any] | None = None
         self._log_due = Trigger(cadence.log)
         self._evaluate_due = Trigger(cadence.evaluate)
         self._checkpoint_due = Trigger(cadence.checkpoint)
         self._evaluated_at = -1
+        self._elapsed_before = 0.0
         self._started, self._started_timesteps = time.monotonic(), 0
 
     def fit(self, progress: Progress) -> Progress:
@@ -78,11 +81,16 @@ class Trainer:
             self._notify("on_collect", progress)
             for batch in self.source.batches(progress):
                 result = self.learner.update(batch, progress)
+                self._refuse_non_finite(result, progress)
                 self.source.feedback(batch, result)
                 progress = progress.advanced(updates=1)
                 self.metrics.add(result.metrics)
                 self._notify("on_update", progress, result)
-            self._run_due_jobs(progress, last=progress.done or self.stop_reason is not None)
+            self._run_due_jobs(progress, last=progress.done or self._stopped)
+        if (
+            progress.done and self.paused
+        ):  # asked to pause in the last iteration: there is nothing left to resume
+            self.stop_reason, self.paused = None, False
         for callback in self.callbacks:
             callback.on_end(progress)
         return progress
@@ -102,13 +110,27 @@ class Trainer:
         ):  # the evaluation may have stopped the run
             self._checkpoint(progress, improved)
 
+    def _refuse_non_finite(self, result: UpdateResult, progress: Progress) -> None:
+        """Stop before the environments see actions of a broken policy and get the blame."""
+        name = first_non_finite(result.metrics)
+        if name is not None:
+            value = float(result.metrics[name])
+            raise RunFault(
+                f"{name} is {value} in update {progress.updates + 1}, after {progress.timesteps:,} steps; a smaller "
+                "learning_rate or normalised observations and rewards may help"
+            )
+
+    @property
+    def _stopped(self) -> bool:
+        return self.stop_reason is not None and not self.paused
+
     def _training_row(self, progress: Progress) -> dict[str, float]:
         elapsed = time.monotonic() - self._started
         times = {
             "time/total_timesteps": float(progress.timesteps),
             "time/iterations": float(progress.updates),
             "time/episodes": float(self.collector.episodes.total_episodes),
-            "time/time_elapsed": elapsed,
+            "time/time_elapsed": self._elapsed_before + elapsed,
             "time/fps": (progress.timesteps - self._started_timesteps) / max(elapsed, 1e-9),
         }
         return times | self.collector.episodes.means() | self.metrics.drain()
@@ -137,25 +159,35 @@ class Trainer:
             try:
                 getattr(callback, event)(*arguments)
             except StopTraining as stop:
-                self.stop_reason = self.stop_reason or str(stop)
+                if not self._stopped:  # a real stop overrides a pause, not the other way round
+                    self.stop_reason, self.paused = str(stop), isinstance(stop, PauseTraining)
 
     def state_dict(self) -> State:
-        """Return which jobs have run and what the callbacks remember."""
+        """Return which jobs have run, what waits to be logged, and what the callbacks remember."""
         return {
             "log_fired": self._log_due.fired,
             "evaluate_fired": self._evaluate_due.fired,
             "checkpoint_fired": self._checkpoint_due.fired,
             "best_reward": self.best_reward,
+            "elapsed": self._elapsed_before + time.monotonic() - self._started,
+            "metrics": self.metrics.state_dict(),
             "episodes": self.collector.episodes.state_dict(),
-            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "callbacks": [[type(callback).__name__, callback.state_dict()] for callback in self.callbacks],
         }
 
-    def load_state_dict(self, state: State) -> None:
-        """Continue the cadence; callbacks are matched by position."""
-        self._log_due.fired = state["log_fired"]
-        self._evaluate_due.fired = state["evaluate_fired"]
-        self._checkpoint_due.fired = state["checkpoint_fired"]
-        self.best_reward = state["best_reward"]
-        self.collector.episodes.load_state_dict(state["episodes"])
-        for callback, saved in zip(self.callbacks, state["callbacks"], strict=False):
-            callback.load_state_dict(saved)
+    def load_state_dict(self, state: State, *, lost: Sequence[int] = ()) -> None:
+        """Continue; callbacks are matched by class and order, and `lost` environments begin a fresh episode."""
+        self._log_due.fired = int(state["log_fired"])
+        self._evaluate_due.fired = int(state["evaluate_fired"])
+        self._checkpoint_due.fired = int(state["checkpoint_fired"])
+        best = state["best_reward"]
+        self.best_reward = None if best is None else float(best)
+        self._elapsed_before = float(state["elapsed"])
+        self.metrics.load_state_dict(state["metrics"])
+        self.collector.episodes.load_state_dict(state["episodes"], lost=lost)
+        waiting = list(state["callbacks"])
+        for callback in self.callbacks:
+            saved = next((entry for entry in waiting if entry[0] == type(callback).__name__), None)
+            if saved is not None:
+                waiting.remove(saved)
+                callback.load_state_dict(saved[1])

@@ -7,7 +7,6 @@ import torch
 
 from rl_training.core import seeding
 from rl_training.core.seeding import (
-    derived_seed,
     episode_seed,
     generator_state,
     numpy_generator,
@@ -15,6 +14,7 @@ from rl_training.core.seeding import (
     torch_generator,
 )
 
+GOLDEN = [1745121092, 3118849296, 4278478435, 1730298833]
 STREAMS = [
     seeding.EPISODES,
     seeding.EVALUATION_EPISODES,
@@ -52,9 +52,18 @@ def test_episode_seed_depends_on_seed_env_episode_and_stream() -> None:
 
 
 def test_episode_seed_is_a_fixed_function_that_fits_32_bits() -> None:
-    assert episode_seed(7, 2, 5) == episode_seed(7, 2, 5)
-    assert episode_seed(7, 2, 5) == derived_seed(7, seeding.EPISODES, 2, 5)
+    for episode in (200, 5, 63, 64, 0):  # in any order: a block of seeds is made at once
+        block, place = divmod(episode, seeding.EPISODE_BLOCK)
+        sequence = np.random.SeedSequence(7, spawn_key=(seeding.EPISODES, 2, block))
+        assert episode_seed(7, 2, episode) == sequence.generate_state(seeding.EPISODE_BLOCK)[place]
+    assert [episode_seed(7, 2, episode) for episode in (0, 5, 63, 64)] == GOLDEN, "old runs would not resume"
     assert all(0 <= episode_seed(seed, 0, 0) < 2**32 for seed in (0, 1, 2**40))
+    assert all(type(episode_seed(0, 0, episode)) is int for episode in range(3))
+
+
+def test_no_two_episodes_of_a_run_have_the_same_seed() -> None:
+    seeds = [episode_seed(1, env, episode) for env in range(8) for episode in range(300)]
+    assert len(set(seeds)) == len(seeds)
 
 
 def test_generator_state_survives_json_in_the_middle_of_a_stream() -> None:

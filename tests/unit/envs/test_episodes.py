@@ -1,5 +1,4 @@
 import copy
-import json
 from functools import partial
 from typing import Any
 
@@ -100,28 +99,6 @@ def test_sync_environments_play_the_same_episodes_whatever_their_number(num_envs
 
 def test_async_environments_play_the_same_episodes_as_sync_ones() -> None:
     assert vector_play("async", 2) == vector_play("sync", 4)[:2]
-
-
-@pytest.mark.parametrize("backend", ["sync", "async"])
-def test_a_restored_stepper_goes_on_with_episodes_that_were_not_played_yet(backend: str) -> None:
-    steppers = [
-        VectorStepper(make_vector_env(CONFIG, 2, factory=DrawingEnv, backend=backend)) for _ in range(2)
-    ]
-    try:
-        steppers[0].reset()
-        for _ in range(9):
-            steppers[0].step(np.zeros(2, np.int64))
-        state = json.loads(json.dumps(steppers[0].state_dict()))
-        steppers[1].load_state_dict(state)
-        steppers[1].reset()
-        first = np.array(steppers[1].out.obs)
-    finally:
-        for stepper in steppers:
-            stepper.close()
-    assert min(state["episodes"]) > 0
-    for index, episode in enumerate(state["episodes"]):
-        played = play(make_env(CONFIG, index, factory=DrawingEnv)(), episode + 2)
-        assert first[index].tolist() == played[episode + 1][0]
 
 
 def test_action_spaces_are_seeded_per_environment() -> None:

@@ -10,6 +10,7 @@ from records import CountingEnv
 
 from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.envs.stepper import VectorStepper
+from rl_training.runtime.collector import EpisodeRecorder
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 MODES = [SAME, NEXT]
@@ -126,6 +127,38 @@ def test_a_dead_row_that_still_claims_an_end_or_a_reward_is_silenced() -> None:
         ([True], [True], [1.0], True),
         ([False], [False], [0.0], False),
     ]
+
+
+def test_what_a_next_step_environment_pays_on_its_dead_row_is_not_counted() -> None:
+    class Paying(VectorEnv[Any, Any, Any]):
+        """Pays 7 whatever happens, also on the row where it only resets; env n ends every n + 2 true steps."""
+
+        metadata = {"autoreset_mode": NEXT}  # noqa: RUF012
+        num_envs = 2
+        single_observation_space = spaces.Box(0, 99, (1,))
+        single_action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            self.count = np.zeros(2, np.int64)
+            return self.count[:, None].astype(np.float32), {}
+
+        def step(self, actions: Any) -> Any:
+            limits = np.array([2, 3])
+            self.count = np.where(self.count == limits, 0, self.count + 1)
+            obs = self.count[:, None].astype(np.float32)
+            return obs, np.full(2, 7.0), self.count == limits, np.zeros(2, np.bool_), {}
+
+    stepper = VectorStepper(Paying())
+    stepper.reset()
+    recorder = EpisodeRecorder(2)
+    paid = []
+    for _ in range(12):
+        stepper.step(np.zeros(2, np.int64))
+        paid.append(stepper.out.reward.tolist())
+        recorder.record(stepper.out)
+    assert [row[0] for row in paid] == [7, 7, 0] * 4
+    assert [row[1] for row in paid] == [7, 7, 7, 0] * 3
+    assert {(e.total_reward, e.length) for e in recorder.recent} == {(14.0, 2), (21.0, 3)}
 
 
 def test_a_reset_forgets_that_an_episode_had_ended() -> None:

@@ -3,9 +3,16 @@ import re
 
 import pytest
 
-from rl_training.core.types import Progress, UpdateResult
+from rl_training.core.types import Progress
 from rl_training.runtime import callbacks
-from rl_training.runtime.callbacks import Callback, StopAtReward, StopOnPlateau, StopTraining, TimeLimit
+from rl_training.runtime.callbacks import (
+    Callback,
+    PauseTraining,
+    StopAtReward,
+    StopOnPlateau,
+    StopTraining,
+    TimeLimit,
+)
 
 
 def evaluate(callback: Callback, reward: float) -> None:
@@ -47,15 +54,25 @@ def test_stop_on_plateau_goes_on_counting_after_a_json_round_trip(history: list[
     assert other.stale == max(len(history) - 1, 0)
 
 
-def test_time_limit_stops_at_the_first_update_after_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_pauses_at_the_first_collect_after_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(callbacks.time, "monotonic", lambda: now)
     callback = TimeLimit(30.0)
     now = 129.9
-    callback.on_update(Progress(), UpdateResult({}))
+    callback.on_collect(Progress())
     now = 130.0
-    with pytest.raises(StopTraining, match="time limit of 30 s"):
-        callback.on_update(Progress(), UpdateResult({}))
+    with pytest.raises(PauseTraining, match="time limit of 30 s"):
+        callback.on_collect(Progress())
+
+
+def test_only_the_clock_pauses_the_others_finish_a_run() -> None:
+    assert issubclass(PauseTraining, StopTraining)
+    patience = StopOnPlateau(1)
+    evaluate(patience, 1.0)
+    for callback in (StopAtReward(0.0), patience):
+        with pytest.raises(StopTraining) as caught:
+            evaluate(callback, 1.0)
+        assert not isinstance(caught.value, PauseTraining)
 
 
 def test_a_plain_callback_remembers_nothing() -> None:

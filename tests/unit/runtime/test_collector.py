@@ -1,3 +1,4 @@
+import json
 from functools import partial
 from typing import Any
 
@@ -85,6 +86,23 @@ def test_the_recorder_survives_a_state_round_trip() -> None:
     other.load_state_dict(one.state_dict())
     assert other.means() == one.means()
     assert (other.total_episodes, list(other.recent)) == (2, list(one.recent))
+
+
+def test_unfinished_episodes_go_on_counting_unless_their_environment_was_lost() -> None:
+    one, other, without = (EpisodeRecorder(3) for _ in range(3))
+    obs = np.zeros((3, 1))
+    one.record(step_arrays(obs, [1.0, 2.0, 3.0], terminated=[True, False, False]))
+    one.record(step_arrays(obs, [4.0, 5.0, 6.0]))
+    state = json.loads(json.dumps(one.state_dict()))
+    other.load_state_dict(state)
+    without.load_state_dict(state, lost=[1])
+    for recorder in (other, without):
+        recorder.record(step_arrays(obs, [10.0, 10.0, 10.0], terminated=True))
+    assert [(e.total_reward, e.length) for e in other.recent] == [(1.0, 1), (14.0, 2), (17.0, 3), (19.0, 3)]
+    assert [(e.total_reward, e.length) for e in without.recent] == [
+        (1.0, 1), (14.0, 2), (10.0, 1), (19.0, 3),
+    ]  # fmt: skip
+    assert other.total_episodes == without.total_episodes == 4
 
 
 @pytest.mark.parametrize(("mode", "counted"), [(SAME, 24), (NEXT, 8 + 9)])

@@ -27,6 +27,19 @@ def test_the_policy_loss_has_the_name_dashboards_know() -> None:
     assert means.drain() == {"train/policy_gradient_loss": 3.0}
 
 
+def test_what_waits_to_be_logged_survives_a_state_round_trip() -> None:
+    one, other = MetricMeans(), MetricMeans()
+    assert other.state_dict() == {}
+    for value in (0.1, 0.7, 0.4):
+        one.add({"loss": torch.tensor(value), "count": torch.tensor(3)})
+    other.load_state_dict(one.state_dict())
+    for means in (one, other):
+        means.add({"loss": torch.tensor(0.3), "count": torch.tensor(4)})
+    assert other.drain() == one.drain()
+    other.load_state_dict({})
+    assert other.drain() == {}
+
+
 def test_types_may_differ() -> None:
     means = MetricMeans()
     means.add({"count": torch.tensor(3), "loss": torch.tensor(0.5, dtype=torch.float64)})

@@ -1,12 +1,15 @@
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from rl_training.core.errors import RunFault
 from rl_training.core.types import Evaluation, Progress, UpdateResult
+from rl_training.experiment.checkpointing import join_state, split_state
 from rl_training.runtime import trainer as module
-from rl_training.runtime.callbacks import Callback, StopOnPlateau, StopTraining
+from rl_training.runtime.callbacks import Callback, PauseTraining, StopOnPlateau, StopTraining
 from rl_training.runtime.collector import EpisodeRecorder
 from rl_training.runtime.trainer import Cadence, Trainer, Trigger
 
@@ -73,12 +76,12 @@ def make_trainer(
 
 
 class Stopping(Callback):
-    def __init__(self, event: str, at: int) -> None:
-        self.event, self.at, self.ended = event, at, 0
+    def __init__(self, event: str, at: int, error: type[StopTraining] = StopTraining) -> None:
+        self.event, self.at, self.error, self.ended = event, at, error, 0
 
     def _stop(self, event: str, progress: Progress) -> None:
         if event == self.event and progress.timesteps >= self.at:
-            raise StopTraining(f"enough at {event}")
+            raise self.error(f"enough at {event}")
 
     def on_collect(self, progress: Progress) -> None:
         self._stop("on_collect", progress)
@@ -226,6 +229,113 @@ def test_the_first_reason_to_stop_is_the_one_that_is_kept() -> None:
     assert trainer.stop_reason == "enough at on_collect"
 
 
+@pytest.mark.parametrize("event", ["on_collect", "on_update"])
+def test_a_pause_writes_a_checkpoint_and_runs_no_job_that_is_not_due(event: str) -> None:
+    fakes, pausing = Fakes(), Stopping(event, at=20, error=PauseTraining)
+    trainer = make_trainer(fakes, log=30, evaluate=30, checkpoint=30, callbacks=[pausing])
+    progress = trainer.fit(Progress(total_timesteps=1000))
+    assert progress.timesteps == 20
+    assert trainer.paused
+    assert trainer.stop_reason == f"enough at {event}"
+    assert fakes.named("update")[-1] == ("update", 20, 1), "the update of the collected steps comes first"
+    assert fakes.named("evaluate", "log", "checkpoint") == [("checkpoint", 20, None, False)]
+    assert pausing.ended == 1
+
+
+def test_a_pause_where_jobs_are_due_lets_them_run() -> None:
+    fakes = Fakes()
+    pausing = Stopping("on_collect", at=20, error=PauseTraining)
+    trainer = make_trainer(fakes, log=20, evaluate=20, checkpoint=20, callbacks=[pausing])
+    trainer.fit(Progress(total_timesteps=1000))
+    expected = [("evaluate",), ("log", 20), ("checkpoint", 20, 1.0, True)]
+    assert fakes.named("evaluate", "log", "checkpoint") == expected
+
+
+@pytest.mark.parametrize("pause_first", [True, False])
+def test_a_stop_overrides_a_pause_whichever_comes_first(pause_first: bool) -> None:
+    pause, stop = Stopping("on_collect", 10, PauseTraining), Stopping("on_collect", 10)
+    fakes = Fakes()
+    trainer = make_trainer(fakes, callbacks=[pause, stop] if pause_first else [stop, pause])
+    trainer.fit(Progress(total_timesteps=1000))
+    assert trainer.stop_reason == "enough at on_collect"
+    assert not trainer.paused
+    assert len(fakes.named("evaluate")) == 1, "a stopped run ends with an evaluation"
+
+
+@pytest.mark.parametrize("pause_at", [10, 20, 30, 40, 50, 60, 70])
+def test_a_paused_and_resumed_run_leaves_the_same_rows(pause_at: int) -> None:
+    """The means of a row cover the updates on both sides of the pause."""
+    settings: dict[str, Any] = {"log": 30, "evaluate": 40, "checkpoint": 30}
+    whole = Fakes(num_batches=2)
+    make_trainer(whole, **settings).fit(Progress(total_timesteps=80))
+
+    first = Fakes(num_batches=2)
+    pausing = Stopping("on_collect", pause_at, PauseTraining)
+    half = make_trainer(first, **settings, callbacks=[pausing])
+    progress = half.fit(Progress(total_timesteps=80))
+    second = Fakes(num_batches=2)
+    rest = make_trainer(second, **settings)
+    tensors, plain = split_state(half.state_dict())  # as a checkpoint would
+    rest.load_state_dict(join_state(tensors, json.loads(json.dumps(plain))))
+    rest.fit(progress)
+    clock = {"time/fps", "time/time_elapsed"}
+    rows = [{name: row[name] for name in row if name not in clock} for row in first.rows + second.rows]
+    assert rows == [{name: row[name] for name in row if name not in clock} for row in whole.rows]
+
+
+def test_callbacks_get_back_what_their_class_saved_in_order() -> None:
+    class Memory(Callback):
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"value": self.value}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.value = state["value"]
+
+    class Other(Memory):
+        pass
+
+    saved = make_trainer(Fakes(), callbacks=[Memory(1), Other(2), Memory(3)]).state_dict()
+    assert saved["callbacks"] == [["Memory", {"value": 1}], ["Other", {"value": 2}], ["Memory", {"value": 3}]]
+    later = [Other(0), Memory(0), Callback(), Memory(0), Memory(0)]
+    make_trainer(Fakes(), callbacks=later).load_state_dict(saved)
+    assert [getattr(callback, "value", None) for callback in later] == [2, 1, None, 3, 0]
+    assert len(saved["callbacks"]) == 3, "the saved state is the caller's"
+
+
+def test_elapsed_time_goes_on_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 5))
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
+    first = make_trainer(Fakes())
+    first.fit(Progress(total_timesteps=10))
+    saved = first.state_dict()
+    assert saved["elapsed"] > 0
+    fakes = Fakes()
+    rest = make_trainer(fakes)
+    rest.load_state_dict(saved)
+    rest.fit(Progress(timesteps=10, total_timesteps=20))
+    assert fakes.rows[0]["time/time_elapsed"] > saved["elapsed"]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["loss", "value_loss", "grad_norm"])
+def test_a_loss_that_is_not_finite_stops_the_run_and_is_named(name: str, bad: float) -> None:
+    class Diverging(Fakes):
+        def update(self, batch: int, progress: Progress) -> UpdateResult:
+            self.events.append(("update", progress.timesteps, progress.updates))
+            value = bad if progress.updates == 2 else 0.5
+            fine = {"loss": torch.tensor(0.5), "explained_variance": torch.tensor(float("nan"))}
+            return UpdateResult(fine | {name: torch.tensor(value)})
+
+    fakes = Diverging()
+    with pytest.raises(RunFault, match=rf"^{name} is {bad} in update 3, after 30 steps; .*learning_rate"):
+        make_trainer(fakes, checkpoint=10).fit(Progress(total_timesteps=100))
+    assert fakes.events[-1] == ("update", 30, 2), "nothing is collected or saved with such weights"
+    assert fakes.named("checkpoint") == [("checkpoint", 10, None, False), ("checkpoint", 20, None, False)]
+
+
 def test_events_reach_callbacks_in_order() -> None:
     seen: list[str] = []
 
@@ -263,7 +373,8 @@ def test_cadence_best_and_callbacks_continue_after_a_state_round_trip() -> None:
     late = [event for event in whole.named("checkpoint", "log") if event[1] > 40]
     assert second.named("checkpoint", "log") == late
     assert rest.best_reward == trainer.best_reward == 6.0
-    assert rest.state_dict() == trainer.state_dict()
+    states = [{**each.state_dict(), "elapsed": None} for each in (rest, trainer)]
+    assert states[0] == states[1]
 
 
 def test_speed_counts_the_steps_of_this_session_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,322 @@
+"""One run folder being filled: builds the parts, drives the trainer, saves and restores everything."""
+
+import contextlib
+import json
+import random
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.config import TrainConfig
+from rl_training.core.errors import Interrupted, RunFault, UserError
+from rl_training.core.seeding import EVALUATION_ACTIONS, numpy_generator
+from rl_training.core.types import Evaluation, Progress, State
+from rl_training.envs.factory import EnvFactory
+from rl_training.envs.stepper import VectorStepper
+from rl_training.experiment.agent import build_parts, check_spaces, describe_spaces, evaluation_stepper
+from rl_training.experiment.checkpointing import (
+    Checkpoint,
+    forget_after,
+    point,
+    prune,
+    restore_model,
+    restoring,
+    write_checkpoint,
+)
+from rl_training.experiment.console import Console
+from rl_training.experiment.curves import plot_learning_curve
+from rl_training.experiment.files import write_text
+from rl_training.experiment.interrupts import SignalPause
+from rl_training.experiment.logging import MetricFiles
+from rl_training.experiment.metadata import Metadata, surroundings
+from rl_training.runtime.callbacks import Callback, StopAtReward, StopOnPlateau, TimeLimit
+from rl_training.runtime.collector import Collector
+from rl_training.runtime.evaluator import Evaluator
+from rl_training.runtime.trainer import Cadence, Trainer
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run left: where it is and how it ended."""
+
+    run_dir: Path
+    checkpoint_path: Path
+    metrics: dict[str, Any] = field(default_factory=dict)
+    stop_reason: str | None = None
+    paused: bool = False
+
+
+class Session:
+    """A run from its start or from a checkpoint to its end, a pause or a fault."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: Path,
+        stepper: VectorStepper,
+        metadata: Metadata,
+        *,
+        factory: EnvFactory | None = None,
+        callbacks: Sequence[Callback] = (),
+        console: Console,
+    ) -> None:
+        self.config, self.run_dir, self.stepper, self.metadata = config, run_dir, stepper, metadata
+        self.factory, self.console = factory, console
+        self.callbacks = callbacks
+        self.parts = build_parts(config, stepper.spec)
+        self.checkpoints = run_dir / "checkpoints"
+        self.last_checkpoint: Path | None = None
+        self.best_checkpoint: str | None = None
+        self.files: MetricFiles | None = None
+        self.checkpoint_cost = {"time/checkpoint_seconds": 0.0, "time/checkpoint_bytes": 0.0}
+
+    def execute(self, checkpoint: Checkpoint | None) -> TrainResult:
+        """Train to the end; whatever happens, the folder says how it ended."""
+        resumed = checkpoint is not None and checkpoint.path.parent == self.checkpoints
+        evaluator = evaluation_stepper(self.config, self.config.num_eval_episodes, self.factory)
+        callers_generators = global_generators()
+        with SignalPause() as signals:
+            try:
+                self.trainer = self._trainer(evaluator, signals)
+                start = self._begin(
+                    checkpoint, resumed
+                )  # touches no file, so a checkpoint that does not fit does no harm
+                self._open_files(checkpoint if resumed else None)
+                if not resumed:  # so that a run can be resumed from its first instant
+                    self._save(start, evaluation=None, best=False)
+                self.console.start(start)
+                progress = self.trainer.fit(start)
+                result = self._finished(progress)
+            except BaseException as error:
+                raise self._failed(error) from error
+            finally:
+                set_global_generators(callers_generators)
+                self.console.close()
+                evaluator.close()
+                if self.files is not None:
+                    self.files.close()
+            if signals.received is not None and result.paused:
+                raise Interrupted(signals.received, self.run_dir, progress.timesteps)
+        return result
+
+    def _trainer(self, evaluator: VectorStepper, signals: SignalPause) -> Trainer:
+        config = self.config
+        collector = Collector(self.stepper, self.parts.learner.explorer, self.parts.source)
+        player = Evaluator(evaluator, self.parts.learner.policy)
+
+        def evaluate() -> Evaluation:
+            return player.evaluate(
+                config.num_eval_episodes,
+                deterministic=config.eval_deterministic,
+                rng=numpy_generator(config.seed, EVALUATION_ACTIONS),
+            )
+
+        return Trainer(
+            collector,
+            self.parts.source,
+            self.parts.learner,
+            cadence=Cadence(
+                config.log_every_timesteps, config.eval_every_timesteps, config.checkpoint_every_timesteps
+            ),
+            logger=self,
+            evaluate=evaluate,
+            save_checkpoint=self._save,
+            callbacks=[
+                *self.callbacks,
+                _EvaluationLog(self.run_dir / "evaluations.jsonl"),
+                self.console,
+                signals,
+            ],
+        )
+
+    def _begin(self, checkpoint: Checkpoint | None, resumed: bool) -> Progress:
+        """Bring everything to the state of the checkpoint, or to the start; return the progress made so far."""
+        start = Progress(total_timesteps=self.config.total_timesteps)
+        if checkpoint is None:
+            seed_global_generators(self.config.seed)
+            self.stepper.reset()
+            return start
+        with restoring(checkpoint.path):
+            self._restore(checkpoint, resumed)
+        return start.advanced(timesteps=checkpoint.progress.timesteps, updates=checkpoint.progress.updates)
+
+    def _open_files(self, checkpoint: Checkpoint | None) -> None:
+        """Open the metric files; those of a resumed run are cut back to its checkpoint, and so is the folder."""
+        try:
+            self._cut_back(checkpoint)
+        except OSError as error:
+            culprit = error.filename2 or error.filename or self.run_dir
+            raise UserError(f"{culprit} cannot be written: {error.strerror}") from error
+
+    def _cut_back(self, checkpoint: Checkpoint | None) -> None:
+        write_text(self.run_dir / "config.yaml", self.config.to_yaml())
+        self.metadata.write()
+        if checkpoint is not None:
+            forget_after(self.checkpoints, checkpoint.path.name)
+            self.last_checkpoint = checkpoint.path
+            self.best_checkpoint = checkpoint.facts["best_checkpoint"]
+            point(self.checkpoints, "last", checkpoint.path.name)
+            if self.best_checkpoint is not None and (self.checkpoints / self.best_checkpoint).is_dir():
+                point(self.checkpoints, "best", self.best_checkpoint)
+        self.files = MetricFiles(
+            self.run_dir, self.config, checkpoint.facts["log_positions"] if checkpoint else {}
+        )
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        """Write one row, with what checkpoints have cost so far, to the metric files and the console."""
+        assert self.files is not None
+        self.files.log(metrics | self.checkpoint_cost, timesteps)
+        self.console.log(metrics, timesteps)
+
+    def _restore(self, checkpoint: Checkpoint, resumed: bool) -> None:
+        state = checkpoint.state
+        check_spaces(checkpoint, self.stepper.spec)
+        policy = self.parts.learner.policy
+        assert isinstance(policy, torch.nn.Module)
+        restore_model(policy, state["model"], checkpoint.path)
+        self.parts.learner.load_state_dict(state)
+        if "trainer" not in state:  # a saved agent that never was in a run
+            self.stepper.reset()
+            return
+        same_envs = len(state["envs"].get("episodes", ())) == self.stepper.spec.num_envs
+        if same_envs or not self.stepper.resumable:
+            self.parts.source.load_state_dict(state["source"])
+        self.stepper.change_seed(checkpoint.progress.timesteps)
+        lost = self.stepper.resume(state["envs"] if same_envs else {})
+        if lost and resumed and self.stepper.resumable:
+            warnings.warn(
+                f"environments {lost} are not deterministic: replaying their actions led elsewhere. They go on with a "
+                "fresh episode, so this run is not the same as if it had not been interrupted",
+                stacklevel=2,
+            )
+        if resumed:
+            self.trainer.load_state_dict(state["trainer"], lost=lost)
+        set_global_generators(state["generators"])
+
+    def _save(self, progress: Progress, *, evaluation: dict[str, Any] | None, best: bool) -> None:
+        assert self.files is not None
+        started = time.monotonic()
+        name = f"step_{progress.timesteps}"
+        if best:
+            self.best_checkpoint = name
+        state: dict[str, State] = self.parts.learner.state_dict() | {
+            "source": self.parts.source.state_dict(),
+            "trainer": self.trainer.state_dict(),
+            "envs": self.stepper.state_dict(),
+            "generators": global_generators(),
+        }
+        facts = {
+            "evaluation": evaluation,
+            "best_checkpoint": self.best_checkpoint,
+            "spaces": describe_spaces(self.stepper.spec),
+            "log_positions": self.files.positions(),
+            "surroundings": surroundings(self.config),
+        }
+        try:
+            self.checkpoints.mkdir(exist_ok=True)
+            size = write_checkpoint(
+                self.checkpoints / name, config=self.config, progress=progress, state=state, facts=facts
+            )
+            point(self.checkpoints, "last", name)
+            if best:
+                point(self.checkpoints, "best", name)
+            prune(self.checkpoints, self.config.keep_checkpoints)
+        except OSError as error:
+            raise RunFault(f"checkpoint {name} could not be written: {error.strerror or error}") from error
+        self.last_checkpoint = self.checkpoints / name
+        self.checkpoint_cost["time/checkpoint_seconds"] += time.monotonic() - started
+        self.checkpoint_cost["time/checkpoint_bytes"] += size
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """Record the end in the metadata, and add to a fault's message where the last good state is."""
+        if isinstance(error, UserError):  # the checkpoint does not fit: nothing was touched
+            return error
+        interrupted = isinstance(error, KeyboardInterrupt)
+        with contextlib.suppress(OSError):  # a full disk: the error itself is worth more than its record
+            ending = "interrupted" if interrupted else "failed"
+            self.metadata.finish(ending, error=str(error) or type(error).__name__)
+        if not isinstance(error, RunFault):
+            return error
+        kept = (
+            f"last good checkpoint: {self.last_checkpoint}"
+            if self.last_checkpoint
+            else "no checkpoint was written"
+        )
+        explained = type(error)(f"{error} ({kept})")
+        explained.__cause__ = error
+        return explained
+
+    def _finished(self, progress: Progress) -> TrainResult:
+        trainer = self.trainer
+        plot_learning_curve(
+            self.run_dir, f"{self.config.algo} on {self.config.env_id}, seed {self.config.seed}"
+        )
+        evaluation = trainer.last_evaluation or {}
+        metrics = {"global_step": progress.timesteps, "updates": progress.updates} | {
+            f"eval/{name}": evaluation[name]
+            for name in ("mean_reward", "std_reward", "mean_ep_length")
+            if evaluation
+        }
+        ending = {False: "stopped", True: "paused"}[trainer.paused] if trainer.stop_reason else "finished"
+        self.metadata.finish(ending, stop_reason=trainer.stop_reason, metrics=metrics)
+        assert self.last_checkpoint is not None
+        return TrainResult(self.run_dir, self.last_checkpoint, metrics, trainer.stop_reason, trainer.paused)
+
+
+class _EvaluationLog(Callback):
+    """Appends every evaluation, with all its episodes, to `evaluations.jsonl`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"timesteps": progress.timesteps, **summary}) + "\n")
+        except OSError as error:
+            raise RunFault(f"{self.path.name} could not be written: {error.strerror or error}") from error
+
+
+def seed_global_generators(seed: int) -> None:
+    """Seed the generators nobody here uses, for environments and callbacks that do."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def global_generators() -> State:
+    """Return the states of Python's, NumPy's and torch's global generators."""
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [str(kind), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+    }
+
+
+def set_global_generators(state: State) -> None:
+    """Restore what `global_generators` returned."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+
+
+def config_callbacks(config: TrainConfig) -> list[Callback]:
+    """Return the stops that the config asks for."""
+    found: list[Callback] = []
+    if config.stop_at_reward is not None:
+        found.append(StopAtReward(config.stop_at_reward))
+    if config.stop_after_stale_evals is not None:
+        found.append(StopOnPlateau(config.stop_after_stale_evals))
+    if config.max_time is not None:
+        found.append(TimeLimit(config.max_time))
+    return found

@@ -1,0 +1,549 @@
+"""Resume: goes on where the checkpoint is, bit for bit where the environment allows it, and repeats no row."""
+
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from safetensors.numpy import load_file
+from test_train_spaces import ACTIONS, OBSERVATIONS
+from tiny_envs import AnySpaces, Lottery
+
+import rl_training
+from rl_training.core.errors import UserError
+from rl_training.envs.stepper import VectorStepper
+from rl_training.experiment import session
+from rl_training.experiment.logging import WALL_CLOCK
+from rl_training.experiment.runs import resume, train
+from rl_training.runtime.callbacks import Callback, PauseTraining
+
+
+class StopAt(Callback):
+    """Pauses the run, or ends it as a crash would, at so many timesteps."""
+
+    def __init__(self, timesteps: int, error: type[Exception] = PauseTraining) -> None:
+        self.timesteps, self.error = timesteps, error
+
+    def on_update(self, progress, result):
+        if progress.timesteps >= self.timesteps:
+            raise self.error("stopped here")
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def no_curve(monkeypatch):
+    """Drawing takes longer than these runs."""
+    monkeypatch.setattr(session, "plot_learning_curve", lambda *_: None)
+
+
+def crashed(config, timesteps: int) -> Path:
+    before = set(Path(config.output_dir).glob("*"))
+    with pytest.raises(Crash):
+        train(config, callbacks=[StopAt(timesteps, Crash)])
+    (run_dir,) = set(Path(config.output_dir).glob("*")) - before
+    return run_dir
+
+
+def tensors(checkpoint: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in checkpoint.glob("*.safetensors")}
+
+
+def manifest(checkpoint: Path) -> dict:
+    return json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
+
+
+def without_clock(table: list[dict]) -> list[dict]:
+    return [{name: value for name, value in row.items() if name not in WALL_CLOCK} for row in table]
+
+
+def read_csv(path: Path) -> list[dict]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return without_clock(list(csv.DictReader(file)))
+
+
+def assert_same_run(ours: Path, theirs: Path, rows) -> None:
+    """The last checkpoint, every file of metrics and both pointers are the same, but for what a clock says."""
+    for pointer in ("last", "best"):
+        names = [(run / "checkpoints" / pointer).read_text(encoding="utf-8") for run in (ours, theirs)]
+        assert names[0] == names[1]
+    name = (ours / "checkpoints" / "last").read_text(encoding="utf-8").strip()
+    folders = ours / "checkpoints" / name, theirs / "checkpoints" / name
+    assert tensors(folders[0]) == tensors(folders[1])
+    manifests = [manifest(folder) for folder in folders]
+    for each in manifests:
+        episodes = each["state"]["trainer"]["episodes"]
+        episodes["recent"] = [[reward, length] for reward, length, _ in episodes["recent"]]
+        del each["state"]["trainer"]["elapsed"], each["state"]["trainer"]["callbacks"]
+        del each["facts"]["log_positions"], each["sha256"]  # digits of the clock
+    assert manifests[0] == manifests[1]
+    tables = [without_clock(rows(run / "metrics.jsonl")) for run in (ours, theirs)]
+    assert tables[0] == tables[1]
+    assert read_csv(ours / "metrics.csv") == read_csv(theirs / "metrics.csv")
+    assert (ours / "evaluations.jsonl").read_bytes() == (theirs / "evaluations.jsonl").read_bytes()
+    assert scalars(ours) == scalars(theirs)
+
+
+def scalars(run_dir: Path) -> list[tuple[int, str, float]]:
+    """What TensorBoard reads, in the order of the file."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    (path,) = (run_dir / "tensorboard").iterdir()
+    return [
+        (event.step, value.tag, value.tensor.float_val[0])
+        for event in EventFileLoader(str(path)).Load()
+        for value in event.summary.value
+        if value.tag not in WALL_CLOCK
+    ]
+
+
+VARIANTS = {
+    "plain": {},
+    "schedules": {"learning_rate_schedule": "linear", "clip_coef_schedule": "cosine"},
+    "normalised": {"normalize_obs": True, "normalize_reward": True},
+    "terminated": {"env_kwargs": {"ending": "terminated"}},
+    "five environments": {"num_envs": 5},
+    "workers": {"env_backend": "async", "num_envs": 3},
+    "cartpole": {"env_id": "CartPole-v1", "num_envs": 3},
+    "actions in a box": {"env_id": "Pendulum-v1", "normalize_obs": True},
+}
+
+
+def staggered(tiny, **changes):
+    """Rollouts of 11 steps that end in the middle of episodes, and jobs that fall on different rollouts."""
+    settings = {"env_id": "tiny_envs:Lottery-v0", "num_envs": 2} | changes
+    per_rollout = 11 * settings["num_envs"]
+    settings |= {
+        "num_steps": 11, "batch_size": 11, "learning_rate": 1e-2, "total_timesteps": 10 * per_rollout,
+        "checkpoint_every_timesteps": 2 * per_rollout, "eval_every_timesteps": 4 * per_rollout,
+        "log_every_timesteps": 3 * per_rollout, "keep_checkpoints": 99,
+    }  # fmt: skip
+    return tiny(**settings), per_rollout
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("how", ["paused", "crashed"])
+def test_resumed_equals_uninterrupted_bit_for_bit(tiny, rows, variant, how):
+    """In the middle of episodes and between two rows of the log.
+
+    That needs weights, moments, random states, statistics, counters, and the environments where they were.
+    """
+    config, per_rollout = staggered(tiny, **VARIANTS[variant])
+    whole = train(config).run_dir
+    if how == "paused":
+        run_dir = train(config, callbacks=[StopAt(5 * per_rollout)]).run_dir
+        resumed_at = 5 * per_rollout
+    else:
+        run_dir, resumed_at = crashed(config, 6 * per_rollout), 4 * per_rollout
+    lengths = manifest(run_dir / "checkpoints" / f"step_{resumed_at}")["state"]["envs"]["lengths"]
+    assert max(lengths) > 0, "no episode was unfinished: the test would say nothing"
+    result = resume(run_dir)
+    assert result.run_dir == run_dir
+    assert result.metrics["global_step"] == 10 * per_rollout
+    assert_same_run(run_dir, whole, rows)
+    data = json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))
+    assert [entry["timesteps"] for entry in data["resumes"]] == [resumed_at]
+
+
+def test_a_run_that_is_paused_after_every_rollout_is_the_same_run(tiny, rows):
+    """One process per rollout: no part of the state lives in memory alone."""
+    config, per_rollout = staggered(tiny, normalize_obs=True, normalize_reward=True)
+    whole = train(config).run_dir
+    result = train(config, callbacks=[StopAt(0)])
+    for rollout in range(1, 10):
+        assert result.paused
+        assert result.metrics["global_step"] == rollout * per_rollout
+        result = resume(result.run_dir, callbacks=[StopAt(0)] if rollout < 9 else ())
+    assert not result.paused
+    assert_same_run(result.run_dir, whole, rows)
+
+
+def test_a_crash_in_the_first_rollout_goes_back_to_the_start(tiny, rows):
+    config, per_rollout = staggered(tiny)
+    run_dir = crashed(config, per_rollout)
+    assert (run_dir / "checkpoints" / "last").read_text(encoding="utf-8") == "step_0\n"
+    resume(run_dir)
+    assert_same_run(run_dir, train(config).run_dir, rows)
+
+
+def test_returns_in_progress_go_on(tiny, rows):
+    """In the middle of an episode the scale of rewards depends on the return so far, which must not start anew."""
+    config = tiny(env_id="tiny_envs:Still-v0", total_timesteps=960, normalize_reward=True, learning_rate=1e-2)
+    whole = train(config).run_dir
+    run_dir = train(config, callbacks=[StopAt(128)]).run_dir
+    unfinished = manifest(run_dir / "checkpoints" / "step_128")["state"]["trainer"]["episodes"]
+    assert unfinished["lengths"] == [64, 64]
+    resume(run_dir)
+    assert_same_run(run_dir, whole, rows)
+    assert rows(run_dir / "metrics.jsonl")[-1]["rollout/ep_len_mean"] == 300
+
+
+class Dice(Lottery):
+    """Uses the global generators, as careless environments do, and pays with them."""
+
+    def step(self, action):
+        obs, _, terminated, truncated, info = super().step(action)
+        reward = random.random() + np.random.random() + float(torch.rand(()))
+        return obs, reward, terminated, truncated, info
+
+
+def test_the_global_generators_go_on_where_they_were(tiny):
+    """Observations come from the seed here, so replaying restores them; what is paid next is luck, but the same."""
+    config, per_rollout = staggered(tiny, env_id="Dice")
+    whole = train(config, factory=Dice).run_dir
+    run_dir = train(config, factory=Dice, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    random.seed(77)
+    np.random.seed(77)
+    torch.manual_seed(77)
+    resume(run_dir, factory=Dice)
+    name = f"step_{10 * per_rollout}"
+    assert tensors(run_dir / "checkpoints" / name) == tensors(whole / "checkpoints" / name)
+
+
+class Whim(Lottery):
+    """Not a function of its seed: no two episodes are the same, whatever one does."""
+
+    def reset(self, **kwargs):
+        _, info = super().reset(**kwargs)
+        self.shift = np.random.default_rng().normal(size=3).astype(np.float32)
+        return self._obs(), info
+
+
+def test_environments_that_cannot_be_replayed_are_named_and_go_on_afresh(tiny, rows):
+    config, per_rollout = staggered(tiny, env_id="Whim")
+    run_dir = train(config, factory=Whim, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    with pytest.warns(UserWarning, match=r"environments \[0, 1\] are not deterministic"):
+        result = resume(run_dir, factory=Whim)
+    assert result.metrics["global_step"] == 10 * per_rollout
+    lengths = manifest(result.checkpoint_path)["state"]["trainer"]["episodes"]["recent"]
+    assert all(1 <= length <= 8 for _, length, _ in lengths), "two halves were counted as one episode"
+
+
+@pytest.mark.parametrize("space", ["dict", "nested", "discrete", "multibinary"])
+def test_every_kind_of_observation_comes_back(tiny, space):
+    config, per_rollout = staggered(tiny, env_id="AnySpaces")
+
+    def make():
+        return AnySpaces(OBSERVATIONS[space], ACTIONS["box"], length=7)
+
+    whole = train(config, factory=make)
+    run_dir = train(config, factory=make, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    assert tensors(resume(run_dir, factory=make).checkpoint_path) == tensors(whole.checkpoint_path)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_every_kind_of_action_is_replayed(tiny, action):
+    """An environment that shows the sum of all its actions so far would not come back with other ones."""
+
+    class Sum(AnySpaces):
+        def reset(self, **kwargs):
+            _, info = super().reset(**kwargs)
+            self.total = np.zeros(1, np.float32)
+            return self.total, info
+
+        def step(self, action):
+            _, reward, terminated, truncated, info = super().step(action)
+            self.total = (0.5 * self.total + reward).astype(np.float32)
+            return self.total, reward, terminated, truncated, info
+
+    def make():
+        return Sum(spaces.Box(-np.inf, np.inf, (1,)), ACTIONS[action], length=7)
+
+    config, per_rollout = staggered(tiny, env_id="Sum", num_envs=3)
+    whole = train(config, factory=make)
+    run_dir = train(config, factory=make, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    assert max(manifest(run_dir / "checkpoints" / f"step_{5 * per_rollout}")["state"]["envs"]["lengths"]) > 0
+    assert tensors(resume(run_dir, factory=make).checkpoint_path) == tensors(whole.checkpoint_path)
+
+
+def test_every_part_of_the_state_matters(tiny):
+    """What the comparison above compares is not the same at any two steps."""
+    config = tiny(
+        env_id="tiny_envs:Lottery-v0", total_timesteps=128, checkpoint_every_timesteps=32, keep_checkpoints=9,
+        normalize_reward=True,
+    )  # fmt: skip
+    folders = sorted((train(config).run_dir / "checkpoints").glob("step_*"))
+    assert len(folders) == 5
+    for name in ("model.safetensors", "optimizer.safetensors", "envs.safetensors"):
+        assert len({(folder / name).read_bytes() for folder in folders}) == 5, name
+    for group in ("learner", "trainer", "envs"):
+        assert len({json.dumps(manifest(folder)["state"][group]) for folder in folders}) == 5, group
+
+
+def test_the_learning_rate_goes_on_where_it_was(tiny, rows):
+    config = tiny(
+        total_timesteps=256, learning_rate=1.0e-2, learning_rate_schedule="linear", log_every_timesteps=1
+    )
+    run_dir = train(config, callbacks=[StopAt(128)]).run_dir
+    resume(run_dir)
+    table = rows(run_dir / "metrics.jsonl")
+    assert [row["time/total_timesteps"] for row in table] == list(range(32, 257, 32))
+    for row in table:
+        left = 1 - row["time/total_timesteps"] / 256
+        assert row["train/learning_rate"] == pytest.approx(1e-2 * left, rel=1e-5, abs=1e-9)
+
+
+def test_extending_a_run_stretches_its_schedule(tiny, rows):
+    config = tiny(
+        total_timesteps=128, learning_rate=1e-2, learning_rate_schedule="linear", log_every_timesteps=1
+    )
+    run_dir = train(config).run_dir
+    result = resume(run_dir, total_timesteps=256)
+    assert result.metrics["global_step"] == 256
+    first_after = rows(run_dir / "metrics.jsonl")[4]
+    assert first_after["time/total_timesteps"] == 160
+    assert first_after["train/learning_rate"] == pytest.approx(1e-2 * (1 - 160 / 256), rel=1e-5)
+
+
+def test_a_finished_run_is_refused_and_left_as_it_was(tiny):
+    run_dir = train(tiny()).run_dir
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=r"is finished \(64 of 64 steps\); extend it with --total-timesteps"):
+        resume(run_dir)
+    with pytest.raises(UserError, match="is finished"):
+        resume(run_dir, total_timesteps=32)
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+
+
+def test_the_command_extends_and_records_itself(tiny, cli):
+    run_dir = train(tiny()).run_dir
+    refused = cli("resume", run_dir)
+    assert refused.code == 2
+    assert "--total-timesteps" in refused.sentence
+    outcome = cli("resume", run_dir, "--total-timesteps", 128, "--quiet")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.strip() == str(run_dir)
+    data = json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))
+    assert data["status"] == "finished"
+    assert [entry["timesteps"] for entry in data["resumes"]] == [64]
+    assert rl_training.load(run_dir).config.total_timesteps == 128
+    assert "total_timesteps: 128" in (run_dir / "config.yaml").read_text(encoding="utf-8")
+
+
+def test_the_command_records_the_arguments_it_was_given(tiny, cli):
+    run_dir = train(tiny()).run_dir
+    cli("resume", run_dir, "--total-timesteps", 128, "--quiet")
+    data = json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))
+    expected = ["rl-training", "resume", str(run_dir), "--total-timesteps", "128", "--quiet"]
+    assert data["resumes"][0]["arguments"] == expected
+
+
+@pytest.fixture
+def torn_run(tiny):
+    """Checkpoints at 64 and 128; rows and evaluations up to 192; killed while working on 224."""
+    config = tiny(
+        total_timesteps=320, checkpoint_every_timesteps=64, eval_every_timesteps=32, log_every_timesteps=32,
+        learning_rate=1e-9,
+    )  # fmt: skip
+    run_dir = crashed(config, 192)
+    with (run_dir / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"time/total_timesteps": 192.0, "time/it')  # the line a power cut tore
+    return run_dir
+
+
+def test_rows_beyond_the_checkpoint_are_cut_and_none_is_doubled(torn_run, rows):
+    assert (torn_run / "checkpoints" / "last").read_text(encoding="utf-8") == "step_128\n"
+    written = (torn_run / "metrics.jsonl").read_text(encoding="utf-8")
+    assert '"time/total_timesteps": 160.0' in written, "nothing to cut: the test would say nothing"
+    kept = written.splitlines()[:4]
+    result = resume(torn_run)
+    assert result.metrics["global_step"] == 320
+    steps = list(range(32, 321, 32))
+    table = rows(torn_run / "metrics.jsonl")
+    assert [row["time/total_timesteps"] for row in table] == steps
+    assert (torn_run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[:4] == kept
+    assert [row["timesteps"] for row in rows(torn_run / "evaluations.jsonl")] == steps
+    with (torn_run / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [float(line["time/total_timesteps"]) for line in lines] == steps
+    assert [row["time/iterations"] for row in table] == list(range(1, 11))
+    episodes = [row["time/episodes"] for row in table]
+    assert episodes == [4 * (i + 1) for i in range(10)]
+
+
+def test_tensorboard_shows_no_step_twice_after_a_resume(torn_run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    resume(torn_run)
+    reader = EventAccumulator(str(torn_run / "tensorboard"))
+    reader.Reload()
+    steps = [event.step for event in reader.Scalars("train/loss")]
+    assert steps == list(range(32, 321, 32))
+
+
+def test_the_status_of_a_resumed_crash_is_finished_and_both_starts_are_recorded(torn_run):
+    failed = json.loads((torn_run / "metadata.json").read_text(encoding="utf-8"))
+    assert (failed["status"], failed["error"]) == ("failed", "stopped here")
+    resume(torn_run)
+    data = json.loads((torn_run / "metadata.json").read_text(encoding="utf-8"))
+    assert data["status"] == "finished"
+    assert data.get("error") is None
+    assert data["started"] == failed["started"]
+    assert data["arguments"] == failed["arguments"]
+    assert [entry["timesteps"] for entry in data["resumes"]] == [128]
+
+
+def test_jobs_that_ran_are_not_repeated_and_the_best_is_remembered(tiny, rows, pointed):
+    config = tiny(
+        total_timesteps=256, eval_every_timesteps=96, checkpoint_every_timesteps=96, log_every_timesteps=96,
+        learning_rate=1e-9, keep_checkpoints=9,
+    )  # fmt: skip
+    run_dir = train(config, callbacks=[StopAt(128)]).run_dir
+    assert [row["timesteps"] for row in rows(run_dir / "evaluations.jsonl")] == [96]
+    resume(run_dir)
+    # nothing at 128, where it was paused, nor at 160, which crossed no multiple of 96 since
+    assert [row["timesteps"] for row in rows(run_dir / "evaluations.jsonl")] == [96, 192, 256]
+    assert [row["time/total_timesteps"] for row in rows(run_dir / "metrics.jsonl")] == [96, 192, 256]
+    written = {path.name for path in (run_dir / "checkpoints").glob("step_*")}
+    assert written == {"step_0", "step_96", "step_128", "step_192", "step_256"}
+    assert pointed(run_dir, "best").name == "step_96"  # equal later ones are no new best
+
+
+def test_a_plateau_goes_on_counting(tiny, rows):
+    config = tiny(
+        total_timesteps=640, eval_every_timesteps=32, checkpoint_every_timesteps=32, stop_after_stale_evals=3,
+        learning_rate=1e-9,
+    )  # fmt: skip
+    run_dir = crashed(config, 96)  # after two evaluations: the best and one stale
+    assert [row["timesteps"] for row in rows(run_dir / "evaluations.jsonl")] == [32, 64]
+    result = resume(run_dir)
+    assert result.metrics["global_step"] == 128
+    assert "without improvement" in result.stop_reason
+
+
+@pytest.mark.parametrize("name", ["", "last", "checkpoints", "checkpoints/last", "checkpoints/step_32"])
+def test_every_way_to_name_a_run(tiny, name):
+    run_dir = train(tiny(), callbacks=[StopAt(32)]).run_dir
+    assert resume(run_dir / name).metrics["global_step"] == 64
+
+
+def test_a_run_goes_on_from_a_checkpoint_that_is_named(tiny, rows):
+    """What came after it is made anew, and is the same."""
+    config, per_rollout = staggered(tiny)
+    whole = train(config).run_dir
+    run_dir = train(config, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    resume(run_dir / "checkpoints" / f"step_{2 * per_rollout}")
+    assert_same_run(run_dir, whole, rows)
+    data = json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))
+    assert [entry["timesteps"] for entry in data["resumes"]] == [2 * per_rollout]
+
+
+def test_a_new_run_can_start_from_any_checkpoint(tiny, rows):
+    """In a folder of its own, which begins with a checkpoint of where it started."""
+    config, per_rollout = staggered(tiny)
+    old = train(config)
+    new = train(config, start_from=old.run_dir / "checkpoints" / f"step_{4 * per_rollout}")
+    assert new.run_dir != old.run_dir
+    names = {int(path.name.removeprefix("step_")) for path in (new.run_dir / "checkpoints").glob("step_*")}
+    assert min(names) == 4 * per_rollout
+    first = new.run_dir / "checkpoints" / f"step_{4 * per_rollout}" / "model.safetensors"
+    assert first.read_bytes() == (old.run_dir / "checkpoints" / first.parent.name / first.name).read_bytes()
+    steps = [row["time/total_timesteps"] for row in rows(new.run_dir / "metrics.jsonl")]
+    assert 4 * per_rollout < steps[0]
+    assert steps[-1] == 10 * per_rollout
+    # the same environments in the same place: the same model in the end
+    assert (
+        tensors(new.checkpoint_path)["model.safetensors"] == tensors(old.checkpoint_path)["model.safetensors"]
+    )
+
+
+def test_a_saved_agent_is_no_run(tiny, tmp_path):
+    rl_training.load(train(tiny()).run_dir).save(tmp_path / "agent")
+    with pytest.raises(UserError, match="is not part of a run; resume takes a run folder"):
+        resume(tmp_path / "agent", total_timesteps=128)
+
+
+def test_where_the_environments_live_may_change_between_two_sessions(tiny, rows):
+    """Which episodes were played, and how, is part of the state, wherever they were."""
+    config, per_rollout = staggered(tiny, num_envs=3)
+    whole = train(config)
+    for before, after in (("sync", "async"), ("async", "sync")):
+        other = config.with_overrides(env_backend=before)
+        run_dir = train(other, callbacks=[StopAt(5 * per_rollout)]).run_dir
+        new = train(
+            config.with_overrides(env_backend=after),
+            start_from=run_dir / "checkpoints" / f"step_{5 * per_rollout}",
+        )
+        assert (
+            tensors(new.checkpoint_path)["model.safetensors"]
+            == (tensors(whole.checkpoint_path)["model.safetensors"])
+        )
+
+
+@pytest.fixture
+def starts(monkeypatch) -> list[np.ndarray]:
+    """What the environments of the training show right after a reset or a replay."""
+    found = []
+    original = VectorStepper.reset
+
+    def reset(self):
+        original(self)
+        if type(self) is VectorStepper:  # evaluations are meant to repeat theirs
+            found.append(self.out.obs.copy())
+
+    monkeypatch.setattr(VectorStepper, "reset", reset)
+    return found
+
+
+@pytest.mark.parametrize("backend", ["sync", "async"])
+def test_a_resumed_run_goes_on_in_the_middle_of_its_episodes(tiny, starts, backend):
+    config, per_rollout = staggered(tiny, env_backend=backend)
+    run_dir = train(config, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    seen = last_observations(run_dir / "checkpoints" / f"step_{5 * per_rollout}")
+    resume(run_dir)
+    first, second = starts
+    assert not np.isclose(first, second).all(axis=1).any()
+    assert np.array_equal(second, seen)
+
+
+def last_observations(checkpoint: Path) -> np.ndarray:
+    return load_file(checkpoint / "envs.safetensors")["obs/0"]
+
+
+def test_native_environments_go_on_with_episodes_they_have_not_played(tiny, starts, rows):
+    """They cannot be brought back; but they must not play the same episodes again after every interruption."""
+    config = tiny(env_id="CartPole-v1", env_backend="native", total_timesteps=192)
+    run_dir = train(config, callbacks=[StopAt(64)]).run_dir
+    result = resume(run_dir, callbacks=[StopAt(128)])
+    result = resume(result.run_dir)
+    assert result.metrics["global_step"] >= 192
+    assert len(starts) == 3
+    table = np.concatenate(starts)
+    assert len(np.unique(table, axis=0)) == len(table)
+    episodes = manifest(result.checkpoint_path)["state"]["trainer"]["episodes"]
+    assert all(reward == length for reward, length, _ in episodes["recent"]), "two halves became one episode"
+
+
+def test_the_command_says_that_native_environments_do_not_come_back(tiny, cli, tmp_path):
+    for backend, told in (("native", True), ("sync", False)):
+        path = tmp_path / "settings.yaml"
+        path.write_text(tiny(env_id="CartPole-v1", env_backend=backend).to_yaml(), encoding="utf-8")
+        outcome = cli("train", "--config", path)
+        assert (outcome.code, outcome.err) == (0, "")
+        notes = [line for line in outcome.out.splitlines() if line.startswith("note: ")]
+        assert len(notes) == told
+        assert all("native" in note and "fresh episodes" in note for note in notes)
+
+
+def test_a_run_that_is_in_use_is_refused(tiny):
+    class Again(Callback):
+        def on_collect(self, progress):
+            (run_dir,) = Path(tiny().output_dir).iterdir()
+            script = "import sys; from rl_training.cli import main; sys.exit(main(['resume', sys.argv[1]]))"
+            self.done = subprocess.run(
+                [sys.executable, "-c", script, str(run_dir)], capture_output=True, text=True, check=False
+            )
+
+    again = Again()
+    train(tiny(total_timesteps=32), callbacks=[again])
+    assert again.done.returncode == 2
+    assert f"is in use by process {os.getpid()}" in again.done.stderr
