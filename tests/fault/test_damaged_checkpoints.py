@@ -15,6 +15,7 @@ from tiny_envs import AnySpaces
 import rl_training
 from rl_training.algorithms import PPO
 from rl_training.core.errors import UserError
+from rl_training.core.spaces import space_text
 from rl_training.experiment.checkpointing import manifest_hash
 from rl_training.experiment.logging import WALL_CLOCK
 from rl_training.experiment.runs import resume, train
@@ -370,7 +371,8 @@ def test_an_environment_of_other_spaces_is_refused(tiny, tmp_path, name):
     message, saved = str(caught.value), (BOX, spaces.Discrete(2))
     changed = next(pair for pair in zip(saved, OTHERS[name], strict=True) if pair[0] != pair[1])
     assert message.startswith(f"checkpoint {tmp_path / 'agent'} was trained with ")
-    assert f"_space {changed[0]}, but environment 'AnySpaces' now has {changed[1]}" in message
+    before, now = map(space_text, changed)
+    assert f"_space {before}, but environment 'AnySpaces' now has {now}" in message
     assert "\n" not in message
     assert len(message) < 1000
 

@@ -547,3 +547,17 @@ def test_a_run_that_is_in_use_is_refused(tiny):
     train(tiny(total_timesteps=32), callbacks=[again])
     assert again.done.returncode == 2
     assert f"is in use by process {os.getpid()}" in again.done.stderr
+
+
+def test_a_run_killed_after_its_last_checkpoint_is_brought_to_its_end(tiny, rows):
+    """The steps are all done, the folder is not: the metadata say that it runs."""
+    whole = train(tiny()).run_dir
+    run_dir = train(tiny()).run_dir
+    data = json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))
+    (run_dir / "metadata.json").write_text(json.dumps(data | {"status": "running"}), encoding="utf-8")
+    result = resume(run_dir)
+    assert json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))["status"] == "finished"
+    assert result.metrics["eval/mean_reward"] == rows(run_dir / "evaluations.jsonl")[-1]["mean_reward"]
+    assert_same_run(run_dir, whole, rows)
+    with pytest.raises(UserError, match="is finished"):
+        resume(run_dir)

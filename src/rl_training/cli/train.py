@@ -50,8 +50,9 @@ def print_result(result: TrainResult) -> None:
         print(f"Paused after {steps}: {result.stop_reason}. Checkpoint written; go on with:")
         print(f"  {command} resume {result.run_dir}", flush=True)
         return
-    score = f"{result.metrics['eval/mean_reward']:.1f} ± {result.metrics['eval/std_reward']:.1f}"
-    print(f"Evaluation return {score} after {steps}")
+    if "eval/mean_reward" in result.metrics:
+        score = f"{result.metrics['eval/mean_reward']:.1f} ± {result.metrics['eval/std_reward']:.1f}"
+        print(f"Evaluation return {score} after {steps}")
     if result.stop_reason:
         print(f"Stopped early: {result.stop_reason}")
     print(f"Run folder        {result.run_dir}")

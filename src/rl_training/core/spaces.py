@@ -1,5 +1,6 @@
 """Observation and action spaces, flattened and checked in one place."""
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,38 @@ def take_rows(obs: ObsArray, index: Array) -> ObsArray:
     """Return the rows `index` of an observation, copied."""
     rows = {key: array[index] for key, array in leaves(obs)}
     return rows[""] if "" in rows else rows
+
+
+def space_text(space: Space[Any]) -> str:
+    """Return a space as text that stays the same whatever version prints it: checkpoints compare it.
+
+    >>> space_text(spaces.Box(-1, 1, (2,)))
+    'Box(shape=(2,), dtype=float32, low=-1.0, high=1.0)'
+    """
+    if isinstance(space, spaces.Dict):
+        return f"Dict({', '.join(f'{name}: {space_text(part)}' for name, part in space.spaces.items())})"
+    if isinstance(space, spaces.Tuple):
+        return f"Tuple({', '.join(space_text(part) for part in space.spaces)})"
+    if isinstance(space, spaces.Box):
+        bounds = f"low={_array_text(space.low)}, high={_array_text(space.high)}"
+        return f"Box(shape={tuple(space.shape)}, dtype={np.dtype(space.dtype).name}, {bounds})"
+    if isinstance(space, spaces.Discrete):
+        return f"Discrete({space.n})" if space.start == 0 else f"Discrete({space.n}, start={space.start})"
+    if isinstance(space, spaces.MultiDiscrete):
+        start = f", start={space.start.tolist()}" if np.any(space.start) else ""
+        return f"MultiDiscrete({space.nvec.tolist()}{start})"
+    if isinstance(space, spaces.MultiBinary):
+        return f"MultiBinary({list(space.shape)})"
+    return str(space)
+
+
+def _array_text(array: Array) -> str:
+    values = array.reshape(-1).tolist()
+    if len(set(values)) <= 1:
+        return repr(values[0]) if values else "[]"
+    if len(values) <= 32:
+        return repr(values)
+    return f"sha256:{hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]}"
 
 
 def action_layout(space: Space[Any]) -> tuple[tuple[int, ...], Any]:

@@ -15,6 +15,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.protocols import Policy
 from rl_training.core.seeding import EVALUATION_ACTIONS, EVALUATION_EPISODES, numpy_generator
+from rl_training.core.spaces import space_text
 from rl_training.core.types import Array, EnvSpec, Progress, State
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
@@ -142,7 +143,10 @@ def build_parts(config: TrainConfig, spec: EnvSpec) -> Parts:
 
 def describe_spaces(spec: EnvSpec) -> dict[str, str]:
     """Return the spaces as text, for a manifest."""
-    return {"observation_space": str(spec.observation_space), "action_space": str(spec.action_space)}
+    return {
+        "observation_space": space_text(spec.observation_space),
+        "action_space": space_text(spec.action_space),
+    }
 
 
 def check_spaces(checkpoint: Checkpoint, spec: EnvSpec) -> None:

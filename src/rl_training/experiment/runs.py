@@ -174,12 +174,15 @@ def _run_of(path: Path) -> Path:
 def _refuse_finished(
     run_dir: Path, checkpoint: Checkpoint, config: TrainConfig, previous: dict[str, Any], *, extended: bool
 ) -> None:
-    done, total = checkpoint.progress.timesteps, config.total_timesteps
-    if done >= total:
+    done, total, status = checkpoint.progress.timesteps, config.total_timesteps, previous.get("status")
+    if done >= total and status in (
+        "finished",
+        "stopped",
+    ):  # a run killed in its last second still lacks its end
         raise UserError(
             f"{run_dir} is finished ({done:,} of {total:,} steps); extend it with --total-timesteps N"
         )
-    if previous.get("status") == "stopped" and not extended:
+    if status == "stopped" and not extended:
         reason = previous.get("stop_reason")
         raise UserError(
             f"{run_dir} is finished ({reason}); to go on all the same, give --total-timesteps {total}"

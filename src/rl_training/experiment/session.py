@@ -197,6 +197,7 @@ class Session:
             )
         if resumed:
             self.trainer.load_state_dict(state["trainer"], lost=lost)
+            self.trainer.last_evaluation = checkpoint.facts["evaluation"]
         set_global_generators(state["generators"])
 
     def _save(self, progress: Progress, *, evaluation: dict[str, Any] | None, best: bool) -> None:

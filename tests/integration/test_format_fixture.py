@@ -1,0 +1,34 @@
+"""The first checkpoint format keeps loading for ever: a run that was written with it lies under tests/fixtures."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rl_training
+from rl_training.experiment.runs import resume
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "checkpoint_format_1"
+EXPECTED = json.loads((FIXTURE / "expected.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["", "best", "checkpoints/step_512"])
+def test_format_1_loads_and_acts_as_it_did(name: str) -> None:
+    agent = rl_training.load(FIXTURE / "run" / name).agent
+    obs = np.array(EXPECTED["observations"], np.float32)
+    assert agent.timesteps == EXPECTED["timesteps"]
+    assert agent.predict(obs).tolist() == EXPECTED["actions"]
+    np.testing.assert_allclose(agent.policy.values_numpy(obs), EXPECTED["values"], rtol=1e-5)  # type: ignore[attr-defined]
+    assert len(set(EXPECTED["actions"])) == 2, "one action for everything would prove little"
+
+
+def test_format_1_resumes(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURE / "run", tmp_path / "run")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the versions and the processor may be others by now
+        result = resume(tmp_path / "run", total_timesteps=640)
+    assert result.metrics["global_step"] == 640
+    assert result.metrics["updates"] == 5
