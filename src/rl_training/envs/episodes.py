@@ -30,6 +30,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.episode = -1
         self.resume_at: tuple[int, Array] | None = None
         self._actions: list[Any] = []
+        self._step = env.step  # looked up once: this wrapper is called at every step of every environment
         self._copies_actions = not isinstance(
             env.action_space, spaces.Discrete
         )  # scalars cannot change later
@@ -56,12 +57,12 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Step; the last observation of an episode is copied, as the reset that follows may reuse its memory."""
         self._actions.append(np.array(action) if self._copies_actions else action)
         try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
+            result = self._step(action)
         except Exception as error:
             raise self._fault("step", error) from error
-        if terminated or truncated:
-            obs = copy.deepcopy(obs)
-        return obs, reward, terminated, truncated, info
+        if result[2] or result[3]:
+            return copy.deepcopy(result[0]), *result[1:]
+        return result
 
     def episode_state(self) -> tuple[int, Array]:
         """Return the episode's number and its actions so far [t, ...]."""
