@@ -30,6 +30,7 @@ STEPS, ROUNDS = 25_600, 7
 def ours(folder: str) -> float:
     """Return environment steps per second of a whole run, metric files included, evaluation left out."""
     config = load_config(ROOT / "configs/ppo/cartpole.yaml").with_overrides(
+        learning_rate=1e-3,
         total_timesteps=STEPS,
         output_dir=folder,
         eval_every_timesteps=0,

@@ -36,6 +36,8 @@ class Gate:
     retry_seeds: tuple[int, ...] = (4, 5, 6)
     required: int = 2
     episodes: int = 20
+    note: str = ""
+    """What a reader must know to judge the scores, such as how the settings were chosen."""
 
     @property
     def config(self) -> TrainConfig:
@@ -44,7 +46,18 @@ class Gate:
 
 
 GATES = (
-    Gate("cartpole", "configs/ppo/cartpole.yaml", 475, seeds=(1, 2, 3, 4, 5), retry_seeds=(), required=5),
+    Gate(
+        "cartpole",
+        "configs/ppo/cartpole.yaml",
+        475,
+        seeds=(11, 12, 13, 14, 15),  # fresh: seeds 1 to 7 were used to choose the learning rate
+        retry_seeds=(),
+        required=5,
+        note="RL Zoo's learning rate of 1e-3 missed this gate: 4 of 5 on seeds 1 to 5 (seed 5: 422), 6 of 7 with seeds "
+        "6 and 7. Four settings were then compared on seeds 1 to 7: that one; 64 steps and 10 epochs, 5 of 6; 5e-4, 6 "
+        "of 6; 7e-4 with gae_lambda 0.9, 2 of 2. 5e-4 was kept and is reported on seeds 11 to 15, which took no part "
+        "in the choice and were run once.",
+    ),
     Gate("acrobot", "configs/ppo/acrobot.yaml", -100),
     Gate("inverted_pendulum", "configs/ppo/inverted_pendulum.yaml", 900),
     Gate("pendulum", "configs/ppo/pendulum.yaml", -400, episodes=50),
@@ -128,7 +141,8 @@ def write_table(results: dict[str, Any]) -> None:
         "| gate | environment | steps | threshold | rule | scores by seed | verdict | seconds per seed | config |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    pictures = []
+    pictures: list[str] = []
+    notes = [""]
     for gate in GATES:
         runs = list(finished(gate, results))
         if not runs:
@@ -142,11 +156,13 @@ def write_table(results: dict[str, Any]) -> None:
             f"| {gate.name} | {config.env_id} | {config.total_timesteps:,} | {gate.threshold:g} | {rule} | {listed} | "
             f"{verdict} | {seconds:.0f} | `{gate.preset}` ({config.fingerprint()}) |"
         )
+        if gate.note:
+            notes += [f"{gate.name}: {gate.note}", ""]
         plot(gate, runs)
         pictures.append(f"![{gate.name}](curves/{gate.name}.png)")
     used = next(iter(results.values()))["versions"] if results else {}
     lines += [
-        "",
+        *notes,
         "Versions: " + ", ".join(f"{name} {number}" for name, number in used.items()) + ".",
         "",
         *pictures,

@@ -9,6 +9,9 @@ from typing import Self
 
 from rl_training.core.errors import UserError
 
+_HELD: set[Path] = set()
+"""Folders locked by this process: the kernel's lock keeps out other processes only."""
+
 
 class RunLock:
     """Holds `RUN/.lock` while it is entered.
@@ -20,6 +23,8 @@ class RunLock:
         self.path = run_dir / ".lock"
 
     def __enter__(self) -> Self:
+        if self.path.resolve() in _HELD:
+            raise UserError(f"{self.path.parent} is in use by this very process; wait for that run to end")
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         except OSError as error:
@@ -37,9 +42,11 @@ class RunLock:
         ):  # only a courtesy to whoever is refused; a full disk is found out elsewhere
             os.truncate(self._file, 0)
             os.write(self._file, f"{os.getpid()}\n".encode())
+        _HELD.add(self.path.resolve())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        _HELD.discard(self.path.resolve())
         os.close(self._file)
