@@ -264,6 +264,8 @@ def test_an_interrupt_before_anything_has_begun_is_no_page_of_traceback(tmp_path
         [sys.executable, "-m", "rl_training.cli", "train", "ppo", "--env-id", "CartPole-v1"],
         cwd=tmp_path, env=environment() | {"PYTHONPATH": str(tmp_path)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        # a job in the background inherits an ignored SIGINT, and Python then leaves it ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         wait_until(lambda: (tmp_path / "importing").exists())
