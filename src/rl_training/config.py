@@ -53,6 +53,13 @@ class CheckedConfig:
         value = getattr(self, name)
         return [] if low <= value <= high else [f"{name} is {value}; use a number from {low} to {high}"]
 
+    def bad_sizes(self, name: str) -> list[str]:
+        """Return a problem if the named list of layer widths is one no machine could build."""
+        sizes = getattr(self, name)
+        if len(sizes) <= 64 and all(1 <= size <= 2**14 for size in sizes):
+            return []
+        return [f"{name} is {list(sizes)}; use at most 64 widths from 1 to {2**14}"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig(CheckedConfig):

@@ -1,5 +1,5 @@
 """Promised home of the `train_*` functions; they live in `experiment.runs`."""
 
-from rl_training.experiment.runs import train_ppo
+from rl_training.experiment.runs import train_a2c, train_dqn, train_ppo, train_sac
 
-__all__ = ["train_ppo"]
+__all__ = ["train_a2c", "train_dqn", "train_ppo", "train_sac"]

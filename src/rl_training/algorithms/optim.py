@@ -1,4 +1,4 @@
-"""Adam on one flat vector: clipping, moments and step are a handful of operations, whatever the number of layers."""
+"""Optimizers on one flat vector: clipping, moments and step are a few operations, whatever the number of layers."""
 
 from collections.abc import Iterable
 
@@ -8,29 +8,18 @@ from torch import Tensor, nn
 from rl_training.core.types import State
 
 
-class FlatAdam:
-    """Adam (arXiv:1412.6980) with global gradient clipping.
+class FlatOptimizer:
+    """Gradient descent with global gradient clipping; how a gradient becomes a step is the subclass's.
 
     The parameters become views of one vector, so that one operation reaches all of them; modules, state dicts
     and NumPy views see the same memory as before. On twelve small tensors this saves a tenth of a whole update.
+    Only the gradients of these parameters are computed, whatever else the loss depends on.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        *,
-        max_grad_norm: float | None = None,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-5,
-    ) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], *, max_grad_norm: float | None) -> None:
         self.parameters = list(parameters)
         self.max_grad_norm = max_grad_norm
-        self.betas, self.eps = betas, eps
         self.flat = flatten_parameters(self.parameters)
-        self.exp_avg = torch.zeros_like(self.flat)
-        self.exp_avg_sq = torch.zeros_like(self.flat)
-        # float64: 1 - 0.999**step would lose half its digits in float32
-        self.step = torch.zeros((), dtype=torch.float64, device=self.flat.device)
 
     def minimize(self, loss: Tensor, learning_rate: Tensor) -> Tensor:
         """Take one step down `loss`; return the gradient's norm before clipping. Tensors only, no synchronisation."""
@@ -42,6 +31,41 @@ class FlatAdam:
                 grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
             self._apply(grad, learning_rate)
         return norm
+
+    def _apply(self, grad: Tensor, learning_rate: Tensor) -> None:
+        raise NotImplementedError
+
+    def state_dict(self) -> State:
+        """Return what the optimizer remembers of past gradients."""
+        raise NotImplementedError
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore it in place."""
+        for name, tensor in self.state_dict().items():
+            if state[name].shape != tensor.shape:  # copy_ would stretch a smaller one
+                raise ValueError(
+                    f"'{name}' has shape {tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
+                )
+            tensor.copy_(state[name])
+
+
+class FlatAdam(FlatOptimizer):
+    """Adam, arXiv:1412.6980."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        max_grad_norm: float | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__(parameters, max_grad_norm=max_grad_norm)
+        self.betas, self.eps = betas, eps
+        self.exp_avg = torch.zeros_like(self.flat)
+        self.exp_avg_sq = torch.zeros_like(self.flat)
+        # float64: 1 - 0.999**step would lose half its digits in float32
+        self.step = torch.zeros((), dtype=torch.float64, device=self.flat.device)
 
     def _apply(self, grad: Tensor, learning_rate: Tensor) -> None:
         beta1, beta2 = self.betas
@@ -57,14 +81,30 @@ class FlatAdam:
         """Return moments and step count."""
         return {"exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq, "step": self.step}
 
-    def load_state_dict(self, state: State) -> None:
-        """Restore moments and step count in place."""
-        for name, tensor in self.state_dict().items():
-            if state[name].shape != tensor.shape:  # copy_ would stretch a smaller one
-                raise ValueError(
-                    f"'{name}' has shape {tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
-                )
-            tensor.copy_(state[name])
+
+class FlatRMSprop(FlatOptimizer):
+    """RMSprop as torch has it: the square root is taken before `eps` is added."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        max_grad_norm: float | None = None,
+        decay: float = 0.99,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__(parameters, max_grad_norm=max_grad_norm)
+        self.decay, self.eps = decay, eps
+        self.square_avg = torch.zeros_like(self.flat)
+
+    def _apply(self, grad: Tensor, learning_rate: Tensor) -> None:
+        self.square_avg.mul_(self.decay).addcmul_(grad, grad, value=1 - self.decay)
+        denominator = self.square_avg.sqrt().add_(self.eps)
+        self.flat.sub_(grad.div_(denominator).mul_(learning_rate))
+
+    def state_dict(self) -> State:
+        """Return the mean squared gradient."""
+        return {"square_avg": self.square_avg}
 
 
 def flatten_parameters(parameters: list[nn.Parameter]) -> Tensor:

@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, AlgorithmConfig, Parts
+from rl_training.algorithms.base import Algorithm, Parts
+from rl_training.algorithms.on_policy import (
+    ActorCriticConfig,
+    build_actor_critic,
+    explained_variance,
+    masked_mean,
+    normalized,
+)
 from rl_training.algorithms.optim import FlatAdam
 from rl_training.core.schedules import ScheduleName, scheduled
 from rl_training.core.seeding import (
@@ -17,13 +24,9 @@ from rl_training.core.seeding import (
     generator_state,
     numpy_generator,
     set_generator_state,
-    torch_generator,
 )
 from rl_training.core.types import EnvSpec, Metrics, Progress, State, UpdateResult
-from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
-from rl_training.data.sources import RolloutSource
-from rl_training.models.mlp import ActivationName
-from rl_training.models.normalizer import RewardNormalizer
+from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
 
@@ -32,68 +35,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig(AlgorithmConfig):
+class PPOConfig(ActorCriticConfig):
     """Settings of PPO."""
 
-    num_steps: int = 256
-    """Steps per environment in one rollout."""
     batch_size: int = 64
     """Rows in one minibatch; at most num_steps * num_envs."""
     update_epochs: int = 10
     """Passes over each rollout."""
-    learning_rate: float = 3e-4
-    """Step size of Adam at the start."""
-    learning_rate_schedule: ScheduleName = "constant"
-    """How the learning rate falls to 0 over the run."""
-    gamma: float = 0.99
-    """Discount per step, in [0, 1]."""
-    gae_lambda: float = 0.95
-    """Trace of the advantage estimate, in [0, 1]: 0 is one step, 1 is the whole episode."""
     clip_coef: float = 0.2
     """How far the probability ratio may move from 1 before its gradient is cut."""
     clip_coef_schedule: ScheduleName = "constant"
     """How clip_coef falls to 0 over the run."""
     clip_vloss: bool = False
     """Also clip the value's change to clip_coef, and take the larger of both errors."""
-    normalize_advantage: bool = True
-    """Give the advantages of each minibatch zero mean and unit deviation."""
-    ent_coef: float = 0.0
-    """Weight of the entropy bonus."""
-    vf_coef: float = 0.5
-    """Weight of the value loss, which is the mean squared error without a factor of one half."""
-    max_grad_norm: float = 0.5
-    """Largest norm of the whole gradient."""
     target_kl: float | None = None
     """Stop the epochs before a step on a minibatch whose approximate KL divergence exceeds this; none: never."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers."""
-    activation: ActivationName = "tanh"
-    """Nonlinearity of the hidden layers."""
-    shared_network: bool = False
-    """Let actor and critic share the hidden layers."""
-    orthogonal_init: bool = True
-    """Orthogonal initial weights; otherwise uniform."""
-    log_std_init: float = 0.0
-    """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         rows = self.num_steps * num_envs
         found = [
-            *self.not_positive("num_steps", "batch_size", "update_epochs", "learning_rate", "max_grad_norm"),
-            *self.outside("gamma", 0, 1),
-            *self.outside("gae_lambda", 0, 1),
-            *self.not_positive("clip_coef"),
-            *self.negative("ent_coef", "vf_coef"),
+            *super().problems(num_envs),
+            *self.not_positive("batch_size", "update_epochs", "clip_coef"),
         ]
         if self.target_kl is not None:
             found += self.not_positive("target_kl")
-        if len(self.hidden_sizes) > 64 or not all(1 <= size <= 2**14 for size in self.hidden_sizes):
-            found.append(
-                f"hidden_sizes is {list(self.hidden_sizes)}; use at most 64 widths from 1 to {2**14}"
-            )
-        if rows > 2**28:
-            found.append(f"num_steps * num_envs is {self.num_steps} * {num_envs}; use at most {2**28} rows")
         if self.num_steps >= 1 and num_envs >= 1 and self.batch_size > rows:
             found.append(
                 f"batch_size is {self.batch_size}, but a rollout has only num_steps * num_envs = "
@@ -125,7 +91,7 @@ def ppo_loss(
     valid = fields.get("valid")
 
     def mean(rows: Tensor) -> Tensor:
-        return rows.mean() if valid is None else (rows * valid).sum() / valid.sum().clamp(min=1)
+        return masked_mean(rows, valid)
 
     log_ratio = fields["logprobs"] - fields["old_logprobs"]
     bound = torch.as_tensor(clip_coef, dtype=log_ratio.dtype)
@@ -155,19 +121,6 @@ def ppo_loss(
         "approx_kl": approx_kl,
         "clip_fraction": clip_fraction,
     }
-
-
-def normalized(advantages: Tensor, valid: Tensor | None) -> Tensor:
-    """Return advantages [B] with zero mean and unit deviation over the valid rows; unchanged if fewer than two."""
-    if valid is None:
-        if len(advantages) < 2:
-            return advantages
-        std, mean = torch.std_mean(advantages)
-        return (advantages - mean) / (std + 1e-8)
-    count = valid.sum()
-    mean = (advantages * valid).sum() / count.clamp(min=1)
-    variance = ((advantages - mean).square() * valid).sum() / (count - 1).clamp(min=1)
-    return torch.where(count < 2, advantages, (advantages - mean) / (variance.sqrt() + 1e-8))
 
 
 class PPOLearner:
@@ -287,15 +240,6 @@ class PPOLearner:
         set_generator_state(self.minibatch_rng, state["learner"]["minibatch_rng"])
 
 
-def explained_variance(batch: RolloutBatch) -> Tensor:
-    """Return 1 - var(returns - values) / var(returns) over the valid rows; nan if the returns do not vary."""
-    returns, values = batch.returns, batch.values
-    if batch.valid is not None:
-        returns, values = returns[batch.valid], values[batch.valid]
-    variance = returns.var(correction=0)
-    return torch.where(variance > 0, 1 - (returns - values).var(correction=0) / variance, torch.nan)
-
-
 class PPO(Algorithm):
     """Proximal policy optimization: `PPO(config).learn()`."""
 
@@ -307,28 +251,11 @@ class PPO(Algorithm):
         """Return the learner and its experience source for environments of `spec`."""
         settings = config.algorithm
         assert isinstance(settings, PPOConfig)
-        scaler = RewardNormalizer(settings.gamma) if config.normalize_reward else None
-        policy = ActorCriticPolicy(
-            spec,
-            hidden_sizes=settings.hidden_sizes,
-            activation=settings.activation,
-            shared_network=settings.shared_network,
-            orthogonal_init=settings.orthogonal_init,
-            log_std_init=settings.log_std_init,
-            normalize_obs=config.normalize_obs,
-            reward_normalizer=scaler,
-            generator=torch_generator(config.seed),
-        ).to(device)
+        policy, source = build_actor_critic(config, spec, device)
         learner = PPOLearner(
             settings,
             policy,
             action_rng=numpy_generator(config.seed, ACTIONS),
             minibatch_rng=numpy_generator(config.seed, MINIBATCHES),
-        )
-        buffer = RolloutBuffer.for_spaces(
-            spec.observation_space, spec.action_space, num_steps=settings.num_steps, num_envs=spec.num_envs
-        )
-        source = RolloutSource(
-            buffer, gamma=settings.gamma, gae_lambda=settings.gae_lambda, reward_scaler=scaler
         )
         return Parts(learner, source)

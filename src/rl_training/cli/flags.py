@@ -7,7 +7,7 @@ import io
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, field, fields, make_dataclass
+from dataclasses import asdict, field, fields, is_dataclass, make_dataclass
 from typing import Annotated, Any, get_type_hints
 
 import tyro
@@ -42,7 +42,15 @@ RUN_GROUPS = {
 
 
 def field_help(config_class: type) -> dict[str, str]:
-    """Return the string under each field of a dataclass."""
+    """Return the string under each field of a dataclass, its bases included."""
+    found: dict[str, str] = {}
+    for owner in reversed(config_class.__mro__):
+        if is_dataclass(owner):
+            found |= _own_field_help(owner)
+    return found
+
+
+def _own_field_help(config_class: type) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body[0]
     assert isinstance(tree, ast.ClassDef)
     found = {}

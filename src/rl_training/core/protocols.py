@@ -1,6 +1,6 @@
 """What the trainer and the collector need of the parts they drive; nothing here knows an algorithm."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -65,11 +65,18 @@ class ExperienceSource(Recorder, Protocol[BatchT]):
     """Turns recorded steps into batches: the only place where algorithm families differ.
 
     Per iteration: `steps_per_collect` steps are recorded, then every batch of `batches(progress)` goes to the
-    learner and its result comes back by `feedback`.
+    learner and its result comes back by `feedback`. `nbytes` is the memory that it will fill as a run goes on;
+    `storages` are the rows that outlive an update, saved in segments beside the checkpoints; `forget` drops what waits
+    for the rest of an episode that will not go on.
     """
 
     steps_per_collect: int
 
+    @property
+    def storages(self) -> Mapping[str, Any]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def forget(self, envs: Sequence[int]) -> None: ...
     def batches(self, progress: Progress) -> Iterator[BatchT]: ...
     def feedback(self, batch: BatchT, result: UpdateResult) -> None: ...
     def state_dict(self) -> State: ...

@@ -6,6 +6,12 @@ from typing import Literal, TypeAlias
 ScheduleName: TypeAlias = Literal["constant", "linear", "cosine"]
 
 
+def interpolated(initial: float, final: float, fraction: float) -> float:
+    """Return the value on the straight line from `initial` to `final`; `fraction` is clamped to [0, 1]."""
+    fraction = min(max(fraction, 0.0), 1.0)
+    return initial + (final - initial) * fraction
+
+
 def scheduled(initial: float, schedule: ScheduleName, fraction: float) -> float:
     """Return the value after `fraction` of the budget; linear and cosine fall from `initial` to 0.
 

@@ -1,13 +1,20 @@
 """Experience sources: recorded steps in, batches out. The only place where algorithm families differ."""
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.core.schedules import interpolated
+from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.types import ActArrays, ObsArray, Progress, State, StepArrays, UpdateResult
+from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
+
+MAX_ROWS_AT_ONCE = 2**14
 
 
 class RewardScaler(Protocol):
@@ -61,10 +68,142 @@ class RolloutSource:
     def feedback(self, batch: RolloutBatch, result: UpdateResult) -> None:
         """A rollout learns nothing from its update."""
 
+    @property
+    def storages(self) -> Mapping[str, Any]:
+        """Nothing outlives an update."""
+        return {}
+
+    @property
+    def nbytes(self) -> int:
+        """A rollout is there from the start and does not grow."""
+        return 0
+
+    def forget(self, envs: Sequence[int]) -> None:
+        """Drop the running returns of environments whose episode will not go on."""
+        self._running_returns[list(envs)] = 0.0
+
     def state_dict(self) -> State:
         """Between iterations the buffer is spent; only the running returns live on."""
         return {"running_returns": self._running_returns.clone()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the running returns."""
-        self._running_returns.copy_(state["running_returns"])
+        """Restore the running returns; those of another number of environments are dropped."""
+        if len(state["running_returns"]) == len(self._running_returns):
+            self._running_returns.copy_(state["running_returns"])
+
+
+class ReplaySource:
+    """Remembers transitions, and owes `gradient_steps` batches for every `train_freq` of them.
+
+    What is owed follows from the number of transitions alone, so the update-to-data ratio
+    `gradient_steps / train_freq` is the same for any number of environments. Nothing is owed for the first
+    `learning_starts` transitions.
+    """
+
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        *,
+        batch_size: int,
+        train_freq: int,
+        gradient_steps: int,
+        learning_starts: int,
+        rng: np.random.Generator,
+        beta: float = 1.0,
+        reward_scaler: RewardScaler | None = None,
+        observe: Callable[[ObsArray], None] | None = None,
+    ) -> None:
+        """`beta` rises linearly to 1; `observe` is shown every new observation [N, ...], for statistics."""
+        self.buffer = buffer
+        self.steps_per_collect = max(train_freq // buffer.num_envs, 1)
+        self.batch_size, self.train_freq = batch_size, train_freq
+        self.gradient_steps = gradient_steps if gradient_steps > 0 else train_freq
+        self.learning_starts = learning_starts
+        self.rng, self.beta = rng, beta
+        self.reward_scaler, self.observe = reward_scaler, observe
+        self.recorded = 0
+        self.batches_given = 0
+        self._running_returns = torch.zeros(buffer.num_envs, dtype=torch.float64)
+
+    def record_action(self, obs: ObsArray, acted: ActArrays) -> None:
+        """Copy the observation and what was done."""
+        self.buffer.record_action(obs, acted.action)
+
+    def record_outcome(self, step: StepArrays, acted: ActArrays) -> None:
+        """Copy what came of it, and bring the statistics up to date."""
+        self.buffer.record_outcome(step)
+        self.recorded += step.num_valid
+        if self.observe is not None:
+            self.observe(step.obs)
+        if self.reward_scaler is not None:
+            rewards, ended, valid = (
+                torch.from_numpy(array)[None] for array in (step.reward, step.ended, step.valid)
+            )
+            self.reward_scaler.update(rewards, ended, valid, self._running_returns)
+
+    def end_collect(self, acted: ActArrays) -> None:
+        """Nothing waits for the end of a collect."""
+
+    @property
+    def owed(self) -> int:
+        """Batches that the transitions so far call for and that were not given yet."""
+        if self.recorded <= self.learning_starts or len(self.buffer) == 0:
+            return 0
+        rounds = self.recorded // self.train_freq - self.learning_starts // self.train_freq
+        return rounds * self.gradient_steps - self.batches_given
+
+    def batches(self, progress: Progress) -> Iterator[Transitions]:
+        """Yield the batches that are owed."""
+        beta = interpolated(self.beta, 1.0, progress.fraction)
+        # rows of uniform batches are drawn together; priorities change with every update
+        at_once = 1 if self.buffer.prioritized else max(MAX_ROWS_AT_ONCE // self.batch_size, 1)
+        owed = self.owed
+        while owed > 0:
+            count = min(owed, at_once)
+            rows = self.buffer.sample(count * self.batch_size, self.rng, beta=beta)
+            if self.reward_scaler is not None:
+                rows = replace(rows, rewards=self.reward_scaler(rows.rewards))
+            self.batches_given += count
+            owed -= count
+            for start in range(0, len(rows), self.batch_size):
+                part = slice(start, start + self.batch_size)
+                yield rows if count == 1 else rows.map(lambda tensor, part=part: tensor[part])  # type: ignore[misc]
+
+    def feedback(self, batch: Transitions, result: UpdateResult) -> None:
+        """Set the priorities of the rows by the errors the update saw."""
+        if self.buffer.prioritized and result.priorities is not None:
+            self.buffer.update_priorities(batch.indices, result.priorities)
+
+    @property
+    def storages(self) -> Mapping[str, Any]:
+        """The transitions, and the frames of stacked images."""
+        return self.buffer.storages
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the full buffer."""
+        return self.buffer.nbytes
+
+    def forget(self, envs: Sequence[int]) -> None:
+        """Drop the unfinished transitions and running returns of environments whose episode will not go on."""
+        self.buffer.forget(list(envs))
+        self._running_returns[list(envs)] = 0.0
+
+    def state_dict(self) -> State:
+        """Return everything but the rows, which are saved in segments."""
+        return {
+            "buffer": self.buffer.state_dict(),
+            "recorded": self.recorded,
+            "batches_given": self.batches_given,
+            "rng": generator_state(self.rng),
+            "running_returns": self._running_returns.clone(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore it, after the rows."""
+        self.buffer.load_state_dict(state["buffer"])
+        self.recorded = int(state["recorded"])
+        self.batches_given = int(state["batches_given"])
+        set_generator_state(self.rng, state["rng"])
+        if len(state["running_returns"]) == len(self._running_returns):
+            self._running_returns.copy_(state["running_returns"])

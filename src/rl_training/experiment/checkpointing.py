@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,16 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         "best_checkpoint": best,
         "log_positions": positions,
         "evaluation": facts.get("evaluation"),
+        "replay": {str(kind): _checked_replay(entry) for kind, entry in facts.get("replay", {}).items()},
+    }
+
+
+def _checked_replay(entry: Mapping[str, Any]) -> dict[str, Any]:
+    segments = [dict(segment) for segment in entry["segments"]]
+    return {
+        "total_rows": int(entry["total_rows"]),
+        "kept_rows": int(entry["kept_rows"]),
+        "segments": segments,
     }
 
 
@@ -264,8 +274,11 @@ def prune(checkpoints: Path, keep: int) -> None:
             shutil.rmtree(folder)
 
 
-def read_newest(run_dir: Path) -> Checkpoint:
-    """Return the newest checkpoint of a run that is whole; damaged ones are named in a warning and passed over."""
+def read_newest(run_dir: Path, *, verify: Callable[[Checkpoint], None] | None = None) -> Checkpoint:
+    """Return the newest checkpoint of a run that is whole; damaged ones are named in a warning and passed over.
+
+    `verify` may find fault with more than the checkpoint itself by raising UserError.
+    """
     checkpoints = run_dir / "checkpoints"
     folders = _steps(checkpoints)
     if not folders:
@@ -278,7 +291,10 @@ def read_newest(run_dir: Path) -> Checkpoint:
         warnings.warn(f"{checkpoints / 'last'} {problem}; using {folders[0].name}", stacklevel=2)
     for index, folder in enumerate(folders):
         try:
-            return read_checkpoint(folder)
+            checkpoint = read_checkpoint(folder)
+            if verify is not None:
+                verify(checkpoint)
+            return checkpoint
         except UserError as error:
             if index + 1 == len(folders):
                 raise

@@ -17,13 +17,15 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, EnvironmentFault, UserError
 from rl_training.envs.factory import EnvFactory, make_vector_env
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import choose_device, load_agent
+from rl_training.experiment.agent import build_parts, choose_device, load_agent
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, read_checkpoint, read_newest
 from rl_training.experiment.console import Console
 from rl_training.experiment.files import refuse_strange_files
 from rl_training.experiment.locking import RunLock
 from rl_training.experiment.logging import check_tracker
+from rl_training.experiment.memory import refuse_too_large, size_text
 from rl_training.experiment.metadata import Metadata, differences, read_metadata, surroundings
+from rl_training.experiment.replay import verify_replay
 from rl_training.experiment.session import Session, TrainResult, config_callbacks
 from rl_training.runtime.callbacks import Callback
 
@@ -74,6 +76,7 @@ def train(
         console = console or Console()
         if not stepper.resumable:
             console.notice(NOT_RESUMABLE)
+        _announce_memory(config, stepper, console)
         run_dir = make_run_dir(config)
         metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
         launch = _Launch(config, run_dir, metadata, factory, callbacks, console)
@@ -101,7 +104,7 @@ def resume(
     refuse_strange_files(run_dir)
     with RunLock(run_dir):
         named = Path(path).resolve() != run_dir.resolve()  # a checkpoint asked for by name is used or refused
-        checkpoint = read_checkpoint(find_checkpoint(path)) if named else read_newest(run_dir)
+        checkpoint = read_checkpoint(find_checkpoint(path)) if named else _read_newest(run_dir)
         config = checkpoint.config.with_overrides(max_time=max_time)
         if total_timesteps is not None:
             config = config.with_overrides(total_timesteps=total_timesteps)
@@ -112,7 +115,9 @@ def resume(
         with _threads(config), _environments(config, factory) as stepper:
             metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
             metadata.resumed(previous, checkpoint.progress.timesteps)
-            launch = _Launch(config, run_dir, metadata, factory, callbacks, console or Console())
+            console = console or Console()
+            _announce_memory(config, stepper, console)
+            launch = _Launch(config, run_dir, metadata, factory, callbacks, console)
             return launch.run(stepper, checkpoint)
 
 
@@ -146,7 +151,7 @@ class _Launch:
             finally:
                 stepper.close()
             if any((self.run_dir / "checkpoints").glob("step_*")):  # otherwise it begins as it began
-                checkpoint = read_newest(self.run_dir)
+                checkpoint = _read_newest(self.run_dir)
             stepper = _make_stepper(self.config, self.factory)
 
     def _session(self, stepper: VectorStepper, checkpoint: Checkpoint | None) -> TrainResult:
@@ -160,6 +165,21 @@ class _Launch:
             console=self.console,
         )
         return session.execute(checkpoint)
+
+
+def _read_newest(run_dir: Path) -> Checkpoint:
+    """Return the newest checkpoint that is whole, its replay data included."""
+    return read_newest(
+        run_dir, verify=lambda checkpoint: verify_replay(checkpoint.path, checkpoint.facts["replay"])
+    )
+
+
+def _announce_memory(config: TrainConfig, stepper: VectorStepper, console: Console) -> None:
+    """Refuse a buffer that does not fit, before the run leaves a trace; otherwise tell its size."""
+    needed = build_parts(config, stepper.spec).source.nbytes
+    if needed:
+        refuse_too_large(needed, "the replay buffer", "use a smaller buffer_size")
+        console.notice(f"the replay buffer takes {size_text(needed)} of memory when full")
 
 
 def _run_of(path: Path) -> Path:
@@ -199,6 +219,21 @@ def train_ppo(cfg: TrainConfig, **overrides: Any) -> TrainResult:
     return _train_algorithm("ppo", cfg, overrides)
 
 
+def train_a2c(cfg: TrainConfig, **overrides: Any) -> TrainResult:
+    """Train A2C; keyword overrides reach run-level and algorithm-level settings alike."""
+    return _train_algorithm("a2c", cfg, overrides)
+
+
+def train_dqn(cfg: TrainConfig, **overrides: Any) -> TrainResult:
+    """Train DQN; keyword overrides reach run-level and algorithm-level settings alike."""
+    return _train_algorithm("dqn", cfg, overrides)
+
+
+def train_sac(cfg: TrainConfig, **overrides: Any) -> TrainResult:
+    """Train SAC; keyword overrides reach run-level and algorithm-level settings alike."""
+    return _train_algorithm("sac", cfg, overrides)
+
+
 def _train_algorithm(algo: str, cfg: TrainConfig, overrides: dict[str, Any]) -> TrainResult:
     if cfg.algo != algo:
         raise ConfigError([f"algo is '{cfg.algo}', but train_{algo} takes algo '{algo}'"])
@@ -231,4 +266,14 @@ def _make_stepper(config: TrainConfig, factory: EnvFactory | None) -> VectorStep
     return VectorStepper(make_vector_env(config, factory=factory), seed=config.seed if native else None)
 
 
-__all__ = ["TrainResult", "evaluate_checkpoint", "make_run_dir", "resume", "train", "train_ppo"]
+__all__ = [
+    "TrainResult",
+    "evaluate_checkpoint",
+    "make_run_dir",
+    "resume",
+    "train",
+    "train_a2c",
+    "train_dqn",
+    "train_ppo",
+    "train_sac",
+]

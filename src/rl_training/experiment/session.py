@@ -35,6 +35,7 @@ from rl_training.experiment.files import write_text
 from rl_training.experiment.interrupts import SignalPause
 from rl_training.experiment.logging import MetricFiles
 from rl_training.experiment.metadata import Metadata, surroundings
+from rl_training.experiment.replay import FOLDER, ReplayFiles
 from rl_training.runtime.callbacks import Callback, StopAtReward, StopOnPlateau, TimeLimit
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.evaluator import Evaluator
@@ -71,6 +72,7 @@ class Session:
         self.callbacks = callbacks
         self.parts = build_parts(config, stepper.spec)
         self.checkpoints = run_dir / "checkpoints"
+        self.replay = ReplayFiles(self.checkpoints, self.parts.source.storages)
         self.last_checkpoint: Path | None = None
         self.best_checkpoint: str | None = None
         self.files: MetricFiles | None = None
@@ -164,6 +166,7 @@ class Session:
             point(self.checkpoints, "last", checkpoint.path.name)
             if self.best_checkpoint is not None and (self.checkpoints / self.best_checkpoint).is_dir():
                 point(self.checkpoints, "best", self.best_checkpoint)
+            self.replay.prune()
         self.files = MetricFiles(
             self.run_dir, self.config, checkpoint.facts["log_positions"] if checkpoint else {}
         )
@@ -185,10 +188,10 @@ class Session:
             self.stepper.reset()
             return
         same_envs = len(state["envs"].get("episodes", ())) == self.stepper.spec.num_envs
-        if same_envs or not self.stepper.resumable:
-            self.parts.source.load_state_dict(state["source"])
+        self._restore_source(checkpoint, resumed)
         self.stepper.change_seed(checkpoint.progress.timesteps)
         lost = self.stepper.resume(state["envs"] if same_envs else {})
+        self.parts.source.forget(lost)
         if lost and resumed and self.stepper.resumable:
             warnings.warn(
                 f"environments {lost} are not deterministic: replaying their actions led elsewhere. They go on with a "
@@ -199,6 +202,14 @@ class Session:
             self.trainer.load_state_dict(state["trainer"], lost=lost)
             self.trainer.last_evaluation = checkpoint.facts["evaluation"]
         set_global_generators(state["generators"])
+
+    def _restore_source(self, checkpoint: Checkpoint, resumed: bool) -> None:
+        """Restore what the source remembers; an agent saved apart from its run has no replay data to bring."""
+        listed = checkpoint.facts["replay"]
+        if self.replay.storages and not listed and not resumed:
+            return
+        self.replay.restore(checkpoint.path.parent / FOLDER, listed, own=resumed)
+        self.parts.source.load_state_dict(checkpoint.state["source"])
 
     def _save(self, progress: Progress, *, evaluation: dict[str, Any] | None, best: bool) -> None:
         assert self.files is not None
@@ -221,6 +232,7 @@ class Session:
         }
         try:
             self.checkpoints.mkdir(exist_ok=True)
+            facts["replay"] = self.replay.save(name)  # first: a manifest lists only what is there
             size = write_checkpoint(
                 self.checkpoints / name, config=self.config, progress=progress, state=state, facts=facts
             )
@@ -228,6 +240,7 @@ class Session:
             if best:
                 point(self.checkpoints, "best", name)
             prune(self.checkpoints, self.config.keep_checkpoints)
+            self.replay.prune()
         except OSError as error:
             raise RunFault(f"checkpoint {name} could not be written: {error.strerror or error}") from error
         self.last_checkpoint = self.checkpoints / name

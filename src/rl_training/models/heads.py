@@ -17,6 +17,7 @@ from rl_training.core.spaces import action_layout
 from rl_training.core.types import Array
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 
 
 class ActionHead(Protocol):
@@ -142,6 +143,29 @@ class GaussianHead(nn.Module):
         logprobs = -0.5 * standardized.square().sum(-1) - log_std_sum - size * LOG_SQRT_2PI
         entropy = log_std_sum + size * (0.5 + LOG_SQRT_2PI)
         return logprobs, entropy.expand(len(params))
+
+
+def squashed_gaussian_sample(params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return actions [B, A] in [-1, 1] and log-probabilities [B] for parameters [B, 2A] and standard noise [B, A].
+
+    The action is tanh(u) of a normal u; log(1 - tanh(u)^2) = 2 * (log 2 - u - softplus(-2u)) stays finite where the
+    action rounds to 1, and is taken from u itself, never from the action.
+    """
+    mean, log_std = params.chunk(2, dim=-1)
+    log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    raw = mean + log_std.exp() * noise
+    log_slope = 2 * (math.log(2) - raw - F.softplus(-2 * raw))
+    logprob = (-0.5 * noise.square() - log_std - LOG_SQRT_2PI - log_slope).sum(-1)
+    return torch.tanh(raw), logprob
+
+
+def squashed_gaussian_act(params: Array, noise: Array | None) -> Array:
+    """Return actions [N, A] in [-1, 1] for parameters [N, 2A] in NumPy; without noise the mode of the normal."""
+    size = params.shape[1] // 2
+    raw = params[:, :size]
+    if noise is not None:
+        raw = raw + np.exp(params[:, size:].clip(LOG_STD_MIN, LOG_STD_MAX)) * noise
+    return np.tanh(raw)
 
 
 def categorical_sample(logits: Array, uniform: Array) -> tuple[Array, Array]:

@@ -34,6 +34,18 @@ def mlp(
     return nn.Sequential(*layers)
 
 
+def mlp_with_head(
+    sizes: Sequence[int], activation: ActivationName, *, generator: torch.Generator
+) -> nn.Sequential:
+    """Return linear layers of the given sizes with the activation between them, in torch's uniform initialisation.
+
+    What value-based and off-policy methods use: nothing in them asks for orthogonal weights.
+    """
+    *hidden, last = sizes
+    body = mlp(hidden, activation, orthogonal=False, generator=generator)
+    return nn.Sequential(*body, make_linear(hidden[-1], last, 1.0, orthogonal=False, generator=generator))
+
+
 class MLPActorCritic(nn.Module):
     """Maps features [B, input_size] to action parameters [B, action_size] and values [B].
 

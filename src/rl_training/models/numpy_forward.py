@@ -67,6 +67,29 @@ class NumpyActorCritic:
         return x
 
 
+class NumpyMLP:
+    """A `Sequential` of linear layers with one activation between them, for the CPU, without torch."""
+
+    def __init__(self, network: nn.Sequential, activation: ActivationName) -> None:
+        linear = [module for module in network if isinstance(module, nn.Linear)]
+        self._weight = linear[-1].weight
+        self._pointer = self._weight.data_ptr()
+        self._activate = ACTIVATIONS[activation]
+        self._hidden, self._last = [_views(layer) for layer in linear[:-1]], _views(linear[-1])
+
+    @property
+    def current(self) -> bool:
+        """The parameters still live where the views look."""
+        return self._weight.data_ptr() == self._pointer
+
+    def forward(self, x: Array) -> Array:
+        """Return outputs [N, P] for features [N, D]."""
+        for layer in self._hidden:
+            x = _affine(x, layer)
+            self._activate(x, x)
+        return _affine(x, self._last)
+
+
 def _affine(x: Array, layer: Layer) -> Array:
     y = x @ layer[0]
     y += layer[1]

@@ -2,10 +2,14 @@
 
 import numpy as np
 
+from rl_training.core.schedules import interpolated
 from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.spaces import take_rows
 from rl_training.core.types import ActArrays, ObsArray, Progress, State, StepArrays
 from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.policies.continuous import DeterministicPolicy, SquashedGaussianPolicy
+from rl_training.policies.noise import ActionNoise
+from rl_training.policies.q_policy import QPolicy
 
 
 class ActorCriticExplorer:
@@ -38,3 +42,102 @@ class ActorCriticExplorer:
     def load_state_dict(self, state: State) -> None:
         """Continue the random stream."""
         set_generator_state(self.rng, state["rng"])
+
+
+class EpsilonGreedyExplorer:
+    """Takes a uniformly random action with probability epsilon, one coin per environment; otherwise the best one.
+
+    Before `learning_starts` every action is random. Epsilon falls linearly over the first `fraction` of the budget;
+    a noisy network explores by its own noise, for which epsilon may be 0.
+    """
+
+    def __init__(
+        self,
+        policy: QPolicy,
+        rng: np.random.Generator,
+        *,
+        initial: float,
+        final: float,
+        fraction: float,
+        learning_starts: int,
+    ) -> None:
+        self.policy, self.rng = policy, rng
+        self.initial, self.final, self.fraction = initial, final, fraction
+        self.learning_starts = learning_starts
+
+    def epsilon(self, progress: Progress) -> float:
+        """Return the probability of a random action."""
+        if progress.timesteps < self.learning_starts:
+            return 1.0
+        return interpolated(self.initial, self.final, progress.fraction / self.fraction)
+
+    def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
+        """Fill action for observations [N, ...]."""
+        epsilon, n = self.epsilon(progress), len(acted.action)
+        if epsilon > 0.0:
+            explores = self.rng.random(n) < epsilon
+            acted.action[:] = self.rng.integers(0, self.policy.num_actions, n)
+            if explores.all():
+                return
+            greedy = self.policy.act(obs, deterministic=False, rng=self.rng)
+            np.copyto(acted.action, greedy, where=~explores)
+        else:
+            acted.action[:] = self.policy.act(obs, deterministic=False, rng=self.rng)
+
+    def after_step(self, step: StepArrays, acted: ActArrays) -> None:
+        """Nothing to note."""
+
+    def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
+        """Nothing to note."""
+
+    def state_dict(self) -> State:
+        """Return the random state."""
+        return {"rng": generator_state(self.rng)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue the random stream."""
+        set_generator_state(self.rng, state["rng"])
+
+
+class ContinuousExplorer:
+    """Acts in [-1, 1]: uniformly before `learning_starts`, then by the policy, with noise added if there is any."""
+
+    def __init__(
+        self,
+        policy: SquashedGaussianPolicy | DeterministicPolicy,
+        rng: np.random.Generator,
+        *,
+        learning_starts: int,
+        noise: ActionNoise | None = None,
+    ) -> None:
+        self.policy, self.rng, self.noise = policy, rng, noise
+        self.learning_starts = learning_starts
+
+    def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
+        """Fill action for observations [N, ...]."""
+        if progress.timesteps < self.learning_starts:
+            acted.action[:] = self.rng.uniform(-1.0, 1.0, acted.action.shape)
+            return
+        acted.action[:] = self.policy.act(obs, deterministic=False, rng=self.rng)
+        if self.noise is not None:
+            acted.action += self.noise.sample(self.rng)
+            acted.action.clip(-1.0, 1.0, out=acted.action)
+
+    def after_step(self, step: StepArrays, acted: ActArrays) -> None:
+        """Noise that remembers begins anew with every episode."""
+        if step.any_ended and self.noise is not None:
+            self.noise.restart(step.ended)
+
+    def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
+        """Nothing to note."""
+
+    def state_dict(self) -> State:
+        """Return the random state and where the noise stands."""
+        noise = {} if self.noise is None else self.noise.state_dict()
+        return {"rng": generator_state(self.rng), "noise": noise}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue the random stream and the noise."""
+        set_generator_state(self.rng, state["rng"])
+        if self.noise is not None:
+            self.noise.load_state_dict(state["noise"])

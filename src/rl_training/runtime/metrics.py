@@ -19,38 +19,38 @@ def first_non_finite(metrics: Metrics) -> str | None:
 
 
 class MetricMeans:
-    """Running list of update metrics; read once per log row, which is the only device synchronisation."""
+    """What updates said since the last log row; read once per row, which is the only device synchronisation.
+
+    Not every update says the same: a delayed actor has no loss in between. Each name has a mean of its own.
+    """
 
     def __init__(self) -> None:
-        self._history: list[Metrics] = []
+        self._history: dict[str, list[Tensor]] = {}
 
     def add(self, metrics: Metrics) -> None:
         """Remember one update's metrics."""
-        self._history.append(metrics)
+        for name, value in metrics.items():
+            self._history.setdefault(name, []).append(value)
 
     def drain(self) -> dict[str, float]:
         """Return the means under their `train/` names and forget them."""
-        if not self._history:
-            return {}
-        names = list(self._history[-1])
-        values = self._table().mean(0).tolist()
+        means = {name: torch.stack(values).float().mean() for name, values in self._history.items()}
         self._history.clear()
+        if not means:
+            return {}
+        numbers = torch.stack(list(means.values())).tolist()
         return {
-            f"train/{LOGGED_NAMES.get(name, name)}": value for name, value in zip(names, values, strict=True)
+            f"train/{LOGGED_NAMES.get(name, name)}": number
+            for name, number in zip(means, numbers, strict=True)
         }
 
     def state_dict(self) -> State:
         """Return what was added since the last row."""
-        return {"names": list(self._history[-1]), "table": self._table()} if self._history else {}
+        values = {name: torch.stack(values).cpu() for name, values in self._history.items()}
+        return {"names": list(values), "values": values}  # the order is that of the log's columns
 
     def load_state_dict(self, state: State) -> None:
         """Restore it."""
-        self._history = (
-            [dict(zip(state["names"], row, strict=True)) for row in state["table"]] if state else []
-        )
-
-    def _table(self) -> Tensor:
-        names = list(self._history[-1])
-        return torch.stack(
-            [torch.stack([step[name].float() for name in names]) for step in self._history]
-        ).cpu()
+        if "table" in state:  # as it was saved when every update said the same
+            state = state | {"values": dict(zip(state["names"], state["table"].T, strict=True))}
+        self._history = {name: list(state["values"][name]) for name in state.get("names", [])}

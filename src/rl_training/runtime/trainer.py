@@ -79,13 +79,15 @@ class Trainer:
             counted = self.collector.collect(self.source.steps_per_collect, progress)
             progress = progress.advanced(timesteps=counted)
             self._notify("on_collect", progress)
+            result = None
             for batch in self.source.batches(progress):
                 result = self.learner.update(batch, progress)
-                self._refuse_non_finite(result, progress)
                 self.source.feedback(batch, result)
                 progress = progress.advanced(updates=1)
                 self.metrics.add(result.metrics)
                 self._notify("on_update", progress, result)
+            if result is not None:
+                self._refuse_non_finite(result, progress)
             self._run_due_jobs(progress, last=progress.done or self._stopped)
         if (
             progress.done and self.paused
@@ -111,12 +113,15 @@ class Trainer:
             self._checkpoint(progress, improved)
 
     def _refuse_non_finite(self, result: UpdateResult, progress: Progress) -> None:
-        """Stop before the environments see actions of a broken policy and get the blame."""
+        """Stop before the environments see actions of a broken policy and get the blame.
+
+        The last update of an iteration tells: once a weight is not finite, no later loss is.
+        """
         name = first_non_finite(result.metrics)
         if name is not None:
             value = float(result.metrics[name])
             raise RunFault(
-                f"{name} is {value} in update {progress.updates + 1}, after {progress.timesteps:,} steps; a smaller "
+                f"{name} is {value} in update {progress.updates}, after {progress.timesteps:,} steps; a smaller "
                 "learning_rate or normalised observations and rewards may help"
             )
 

@@ -2,18 +2,49 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpointing import restoring
-from rl_training.experiment.segments import RingStorage, SegmentStore
+from rl_training.experiment.segments import SegmentStore, prune_segments
 
 CAPACITY = 10
+
+
+class RingStorage:
+    """The simplest `RowStorage`: named columns [capacity, ...], the newest rows overwrite the oldest."""
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        self.columns = dict(columns)
+        self.capacity = len(next(iter(self.columns.values())))
+        self.total_rows = self.kept_rows = 0
+
+    def add(self, rows: Mapping[str, Tensor]) -> None:
+        """Append rows [k, ...]."""
+        count = len(next(iter(rows.values())))
+        self.restore_rows(self.total_rows, rows, self.total_rows + count)
+
+    def read_rows(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Return the rows by absolute number, copied."""
+        index = torch.arange(start, stop) % self.capacity
+        return {name: column[index] for name, column in self.columns.items()}
+
+    def restore_rows(self, start: int, rows: Mapping[str, Tensor], total_rows: int) -> None:
+        """Write rows at their absolute numbers, and count up to `total_rows`."""
+        index = torch.arange(start, total_rows) % self.capacity
+        for name, column in self.columns.items():
+            if rows[name].shape[1:] != column.shape[1:] or rows[name].dtype != column.dtype:
+                raise ValueError(f"column '{name}' has another shape or type")
+            column[index] = rows[name]
+        self.total_rows = total_rows
+        self.kept_rows = min(total_rows, self.capacity)
 
 
 def ring(capacity: int = CAPACITY) -> RingStorage:
@@ -41,7 +72,8 @@ def assert_same(found: RingStorage, wanted: RingStorage) -> None:
 
 def restored(folder: Path, listed: list[dict], total_rows: int) -> tuple[RingStorage, SegmentStore]:
     storage, store = ring(), SegmentStore(folder)
-    store.restore(storage, json.loads(json.dumps(listed)), total_rows)  # as a manifest carries it
+    kept_rows = min(total_rows, storage.capacity)
+    store.restore(storage, json.loads(json.dumps(listed)), total_rows, kept_rows)  # as a manifest carries it
     return storage, store
 
 
@@ -166,7 +198,7 @@ def test_any_life_of_adding_saving_and_resuming(tmp_path, steps):
             add(storage, count)
         elif action == "save":
             listed, saved_rows = store.append(storage), storage.total_rows
-            store.prune([listed])
+            prune_segments(store.folder, [listed])
         else:  # killed: what was not saved is gone, and is added again
             total = storage.total_rows
             storage, store = restored(folder, listed, saved_rows)
@@ -183,20 +215,20 @@ def test_a_segment_is_deleted_when_no_kept_manifest_lists_it(tmp_path):
     for _ in range(6):
         add(storage, 4)
         manifests.append(store.append(storage))
-    store.prune(manifests)
+    prune_segments(store.folder, manifests)
     assert len(files(tmp_path)) == 6
-    store.prune(manifests[-2:])
+    prune_segments(store.folder, manifests[-2:])
     assert set(files(tmp_path)) == {entry["name"] for listed in manifests[-2:] for entry in listed}
     assert "segment_0_4.safetensors" not in files(tmp_path)
     assert_same(restored(tmp_path, manifests[-1], 24)[0], storage)
-    store.prune([])
+    prune_segments(store.folder, [])
     assert files(tmp_path) == {}
 
 
 def test_pruning_leaves_other_files_and_a_missing_folder_alone(tmp_path):
-    SegmentStore(tmp_path / "none").prune([])
+    prune_segments(tmp_path / "none", [])
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    SegmentStore(tmp_path).prune([])
+    prune_segments(tmp_path, [])
     assert set(files(tmp_path)) == {"notes.txt"}
 
 

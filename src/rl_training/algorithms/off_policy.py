@@ -1,0 +1,98 @@
+"""What the off-policy algorithms share: settings of replay and network, and the source that remembers."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rl_training.algorithms.base import AlgorithmConfig
+from rl_training.core.schedules import ScheduleName
+from rl_training.core.seeding import REPLAY, numpy_generator
+from rl_training.core.types import EnvSpec
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.sources import ReplaySource
+from rl_training.models.mlp import ActivationName
+from rl_training.models.normalizer import RewardNormalizer
+from rl_training.policies.vector_policy import VectorPolicy
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(AlgorithmConfig):
+    """Settings of every algorithm that learns from replayed transitions."""
+
+    learning_rate: float = 3e-4
+    """Step size of Adam at the start."""
+    learning_rate_schedule: ScheduleName = "constant"
+    """How the learning rate falls to 0 over the run."""
+    buffer_size: int = 1_000_000
+    """Transitions that are remembered; the newest replace the oldest."""
+    batch_size: int = 256
+    """Transitions in one update."""
+    learning_starts: int = 100
+    """Transitions collected with random actions before the first update."""
+    train_freq: int = 1
+    """Transitions, summed over environments, after which gradient_steps updates are due."""
+    gradient_steps: int = 1
+    """Updates per train_freq transitions: their quotient is the update-to-data ratio; -1 makes it 1."""
+    gamma: float = 0.99
+    """Discount per step, in [0, 1]."""
+    n_step: int = 1
+    """Rewards summed before bootstrapping; a window never crosses an episode's end."""
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    activation: ActivationName = "relu"
+    """Nonlinearity of the hidden layers."""
+
+    def problems(self, num_envs: int) -> list[str]:
+        """Return what is impossible, each naming key, value and remedy."""
+        found = [
+            *self.not_positive("learning_rate", "batch_size", "train_freq"),
+            *self.outside("buffer_size", 1, 2**40),
+            *self.outside("n_step", 1, 10_000),
+            *self.negative("learning_starts"),
+            *self.outside("gamma", 0, 1),
+            *self.bad_sizes("hidden_sizes"),
+        ]
+        if self.gradient_steps < 1 and self.gradient_steps != -1:
+            found.append(f"gradient_steps is {self.gradient_steps}; use 1 or more, or -1 for train_freq")
+        return found
+
+
+def build_replay(
+    config: "TrainConfig",
+    settings: ReplayConfig,
+    spec: EnvSpec,
+    policy: VectorPolicy,
+    *,
+    prioritized: bool = False,
+    priority_alpha: float = 0.6,
+    priority_beta: float = 1.0,
+) -> ReplaySource:
+    """Return the replay that `policy` learns from."""
+    buffer = ReplayBuffer.for_spaces(
+        spec.observation_space,
+        spec.action_space,
+        capacity=settings.buffer_size,
+        num_envs=spec.num_envs,
+        n_step=settings.n_step,
+        gamma=settings.gamma,
+        prioritized=prioritized,
+        priority_alpha=priority_alpha,
+    )
+    return ReplaySource(
+        buffer,
+        batch_size=settings.batch_size,
+        train_freq=settings.train_freq,
+        gradient_steps=settings.gradient_steps,
+        learning_starts=settings.learning_starts,
+        rng=numpy_generator(config.seed, REPLAY),
+        beta=priority_beta,
+        reward_scaler=policy.reward_normalizer,
+        observe=policy.observe if policy.normalizer is not None else None,
+    )
+
+
+def reward_normalizer(config: "TrainConfig", gamma: float) -> RewardNormalizer | None:
+    """Return the reward scale that the config asks for, if any."""
+    return RewardNormalizer(gamma) if config.normalize_reward else None

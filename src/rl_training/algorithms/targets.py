@@ -1,0 +1,42 @@
+"""Target networks: slow copies that values are bootstrapped from."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.optim import flatten_parameters
+from rl_training.core.types import State
+
+
+class TargetNetwork:
+    """A copy of `online` that follows it; `flat` is the vector the online parameters are views of.
+
+    One operation moves all parameters. Buffers, such as running statistics, are copied as they are.
+    """
+
+    def __init__(self, online: nn.Module, flat: Tensor) -> None:
+        self.network = copy.deepcopy(online).requires_grad_(False)
+        self._flat = flatten_parameters(list(self.network.parameters()))
+        self._online_flat = flat
+        if len(flat) != len(self._flat):
+            raise ValueError(f"{len(flat)} numbers belong to a network of {len(self._flat)}")
+        self._buffers = list(zip(self.network.buffers(), online.buffers(), strict=True))
+
+    @torch.no_grad()
+    def follow(self, tau: float = 1.0) -> None:
+        """Move by the part `tau` towards the online network; 1 makes them equal."""
+        if tau == 1.0:
+            self._flat.copy_(self._online_flat)
+        else:
+            self._flat.lerp_(self._online_flat, tau)
+        for mine, online in self._buffers:
+            mine.copy_(online)
+
+    def state_dict(self) -> State:
+        """Return parameters and buffers."""
+        return dict(self.network.state_dict())
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore them in place."""
+        self.network.load_state_dict(state)

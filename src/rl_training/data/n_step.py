@@ -1,0 +1,108 @@
+"""Transitions that wait for their last reward: n-step returns are folded when written, so sampling stays one lookup.
+
+A window never crosses an episode's end: when an episode ends, all its waiting transitions are finished with the
+rewards that came, and their discount is gamma to the power of the number of those rewards.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from rl_training.core.types import Array, State
+
+
+class NStepWindow:
+    """The last `n` steps of each of `num_envs` environments, as rows of `dtype` (a structured type).
+
+    Per step: `begin` with what was seen and done, then `complete` with what came of it.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], *, n: int, gamma: float, num_envs: int) -> None:
+        if n < 1:
+            raise ValueError(f"n_step must be 1 or more, got {n}")
+        self.n, self.gamma = n, gamma
+        self.rows = np.zeros((n, num_envs), dtype)
+        self.fields = {name: self.rows[name] for name in dtype.names or ()}
+        self.time = np.zeros(num_envs, np.int64)  # steps recorded in the current episode
+        self._envs = np.arange(num_envs)
+        self._slots = np.arange(n)[:, None]
+        self._powers = gamma ** np.arange(n + 1)
+
+    def begin(self, values: dict[str, Array]) -> None:
+        """Open a transition per environment: `values` are its fields [N, ...], observation and action."""
+        place: Any = 0 if self.n == 1 else (self.time % self.n, self._envs)
+        for name, value in values.items():
+            self.fields[name][place] = value
+        self.fields["rewards"][place] = 0.0
+
+    def complete(
+        self,
+        reward: Array,
+        terminated: Array,
+        ended: Array,
+        valid: Array,
+        next_values: dict[str, Array],
+    ) -> Array:
+        """Add the rewards [N]; return the finished transitions [K], oldest first within each environment.
+
+        `next_values` are the fields [N, ...] of the true successors; dead rows (`valid` false) leave no trace.
+        """
+        if self.n == 1:
+            return self._complete_single(reward, terminated, valid, next_values)
+        time = self.time
+        age = (time - self._slots) % self.n  # [n, N]: steps since each slot was opened
+        counts = (age <= time) & valid
+        self.fields["rewards"] += np.where(counts, self._powers[age] * reward, 0.0)
+        full = np.flatnonzero(valid & (time >= self.n - 1))
+        ages = [np.full(len(full), self.n - 1)]
+        envs = [full]
+        for env in np.flatnonzero(ended & valid):
+            waiting = np.arange(min(self.n - 2, int(time[env])), -1, -1)
+            ages.append(waiting)
+            envs.append(np.full(len(waiting), env))
+        finished = self._finished(np.concatenate(ages), np.concatenate(envs), terminated, next_values)
+        time += valid
+        time[ended & valid] = 0
+        return finished
+
+    def _complete_single(
+        self, reward: Array, terminated: Array, valid: Array, next_values: dict[str, Array]
+    ) -> Array:
+        """One-step returns need no bookkeeping: every valid row is finished at once."""
+        self.fields["rewards"][0] = reward
+        self.fields["discounts"][0] = self.gamma * ~terminated
+        for name, value in next_values.items():
+            self.fields[name][0] = value
+        rows: Array = self.rows[0]
+        return rows if valid.all() else rows[valid]
+
+    def _finished(self, ages: Array, envs: Array, terminated: Array, next_values: dict[str, Array]) -> Array:
+        rows: Array = self.rows[(self.time[envs] - ages) % self.n, envs]
+        rows["discounts"] = self._powers[ages + 1] * ~terminated[envs]
+        for name, value in next_values.items():
+            rows[name] = value[envs]
+        return rows
+
+    def forget(self, envs: Any) -> None:
+        """Drop what waits in these environments: their episodes will not go on."""
+        self.time[envs] = 0
+
+    def state_dict(self) -> State:
+        """Return the waiting rows, column by column, and the clocks."""
+        import torch
+
+        columns = {_key(name): torch.from_numpy(column.copy()) for name, column in self.fields.items()}
+        return {"columns": columns, "time": torch.from_numpy(self.time.copy())}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore them; those of another number of environments are dropped."""
+        if len(state["time"]) != len(self.time):
+            return
+        self.time[:] = state["time"].numpy()
+        for name, column in self.fields.items():
+            column[...] = state["columns"][_key(name)].numpy()
+
+
+def _key(name: str) -> str:
+    """Return a field's name as a state's key, where '/' separates the parts of a path."""
+    return name.replace("/", ".")

@@ -1,0 +1,52 @@
+"""Several critics as one network: their layers are batched matrices, so N members cost one call per layer."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.models.mlp import ACTIVATIONS, ActivationName
+
+
+class EnsembleMLP(nn.Module):
+    """`num_members` independent networks of the given layer sizes; features [B, D] to outputs [M, B].
+
+    Every member starts with weights of its own, in torch's uniform initialisation. The last size must be 1.
+    """
+
+    def __init__(
+        self,
+        num_members: int,
+        sizes: Sequence[int],
+        activation: ActivationName,
+        *,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        if num_members < 1 or sizes[-1] != 1 or min(sizes) < 1:
+            raise ValueError(f"an ensemble of {num_members} networks with sizes {list(sizes)} makes no sense")
+        self.num_members = num_members
+        self.activation = ACTIVATIONS[activation]()
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for fan_in, fan_out in pairwise(sizes):
+            bound = fan_in**-0.5
+            weight = torch.empty(num_members, fan_in, fan_out)
+            bias = torch.empty(num_members, 1, fan_out)
+            for member in range(num_members):  # member by member, as if each were a network of its own
+                nn.init.uniform_(weight[member], -bound, bound, generator=generator)
+                nn.init.uniform_(bias[member], -bound, bound, generator=generator)
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(bias))
+
+    def forward(self, features: Tensor, members: int | None = None) -> Tensor:
+        """Return outputs [M, B]; with `members` those of the first so many only."""
+        count = self.num_members if members is None else members
+        x = features.expand(count, *features.shape)
+        last = len(self.weights) - 1
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(bias[:count], x, weight[:count])
+            if layer < last:
+                x = self.activation(x)
+        return x.squeeze(-1)

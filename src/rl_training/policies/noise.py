@@ -1,0 +1,75 @@
+"""Noise that is added to continuous actions while collecting."""
+
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from rl_training.core.types import Array, State
+
+ActionNoiseName: TypeAlias = Literal["gaussian", "ornstein_uhlenbeck"]
+
+
+class ActionNoise(Protocol):
+    """Noise [N, A] in units of half the action range."""
+
+    def sample(self, rng: np.random.Generator) -> Array: ...
+    def restart(self, envs: Array) -> None: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
+
+
+def make_noise(name: ActionNoiseName, sigma: float, num_envs: int, action_size: int) -> ActionNoise:
+    """Return the named noise for `num_envs` environments."""
+    shape = (num_envs, action_size)
+    return GaussianNoise(shape, sigma) if name == "gaussian" else OrnsteinUhlenbeckNoise(shape, sigma)
+
+
+class GaussianNoise:
+    """Independent in every step."""
+
+    def __init__(self, shape: tuple[int, int], sigma: float) -> None:
+        self.shape, self.sigma = shape, sigma
+
+    def sample(self, rng: np.random.Generator) -> Array:
+        """Return noise [N, A]."""
+        return self.sigma * rng.standard_normal(self.shape)
+
+    def restart(self, envs: Array) -> None:
+        """It remembers nothing."""
+
+    def state_dict(self) -> State:
+        """It remembers nothing."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """It remembers nothing."""
+
+
+class OrnsteinUhlenbeckNoise:
+    """Correlated in time: x += -theta * x * dt + sigma * sqrt(dt) * normal; every episode begins at 0."""
+
+    def __init__(
+        self, shape: tuple[int, int], sigma: float, *, theta: float = 0.15, dt: float = 1e-2
+    ) -> None:
+        self.sigma, self.theta, self.dt = sigma, theta, dt
+        self.value = np.zeros(shape)
+
+    def sample(self, rng: np.random.Generator) -> Array:
+        """Advance all environments by one step; return noise [N, A]."""
+        kick = rng.standard_normal(self.value.shape)
+        self.value = self.value * (1 - self.theta * self.dt) + self.sigma * self.dt**0.5 * kick
+        return self.value
+
+    def restart(self, envs: Array) -> None:
+        """Begin a new episode in these environments (a mask or indices)."""
+        self.value[envs] = 0.0
+
+    def state_dict(self) -> State:
+        """Return where the noise stands."""
+        return {"value": torch.from_numpy(self.value.copy())}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from there; the noise of another number of environments begins anew."""
+        if tuple(state["value"].shape) == self.value.shape:
+            self.value = state["value"].numpy().copy()
