@@ -234,6 +234,11 @@ def train_sac(cfg: TrainConfig, **overrides: Any) -> TrainResult:
     return _train_algorithm("sac", cfg, overrides)
 
 
+def train_td3(cfg: TrainConfig, **overrides: Any) -> TrainResult:
+    """Train TD3; keyword overrides reach run-level and algorithm-level settings alike."""
+    return _train_algorithm("td3", cfg, overrides)
+
+
 def _train_algorithm(algo: str, cfg: TrainConfig, overrides: dict[str, Any]) -> TrainResult:
     if cfg.algo != algo:
         raise ConfigError([f"algo is '{cfg.algo}', but train_{algo} takes algo '{algo}'"])
@@ -276,4 +281,5 @@ __all__ = [
     "train_dqn",
     "train_ppo",
     "train_sac",
+    "train_td3",
 ]
