@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint learn bench chaos clean
+.PHONY: train test lint learn bench chaos parity clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -28,6 +28,10 @@ bench: $(VENV)/.installed-dev
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python scripts/chaos.py
 
+parity: $(VENV)/.installed-dev
+	$(PIP) --constraint constraints.txt -e ".[bench]"
+	$(BIN)/python scripts/parity.py
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -38,7 +42,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing into $(VENV) with everything the tests need (a few minutes the first time)"
-	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,video,wandb]"
+	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb]"
 	@touch $@ $(VENV)/.installed
 
 clean:

@@ -186,17 +186,13 @@ class DQNLearner:
         noises: list[list[Noise] | None],
     ) -> tuple[Metrics, Tensor]:
         """Loss, backward, clipping, optimizer: tensors in, tensors out; the unit of compilation."""
-        policy, network, row = (
-            self.policy,
-            self.policy.network,
-            torch.arange(len(actions), device=actions.device),
-        )
+        policy, network = self.policy, self.policy.network
         with torch.no_grad():
             next_outputs = self.target.network(next_features, noises[1])
             chooser = network(next_features, noises[2]) if self.config.double else next_outputs
-            next_chosen = next_outputs[row, policy.values(chooser).argmax(-1)]
+            next_chosen = chosen(next_outputs, policy.values(chooser).argmax(-1))
         outputs = network(features, noises[0])
-        losses, errors = self._losses(outputs[row, actions], next_chosen, rewards, discounts)
+        losses, errors = self._losses(chosen(outputs, actions), next_chosen, rewards, discounts)
         loss = losses.mean() if weights is None else (weights * losses).mean()
         norm = self.optimizer.minimize(loss, learning_rate)
         metrics = {
@@ -207,15 +203,15 @@ class DQNLearner:
         return metrics, errors
 
     def _losses(
-        self, chosen: Tensor, next_chosen: Tensor, rewards: Tensor, discounts: Tensor
+        self, said: Tensor, next_said: Tensor, rewards: Tensor, discounts: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return losses [B] and errors [B] for what the networks say of the actions [B, K]."""
         if self.config.distribution == "c51":
-            return categorical_losses(chosen, next_chosen, rewards, discounts, self.policy.support)
+            return categorical_losses(said, next_said, rewards, discounts, self.policy.support)
         if self.config.distribution == "quantile":
-            return quantile_losses(chosen, next_chosen, rewards, discounts)
+            return quantile_losses(said, next_said, rewards, discounts)
         huber = self.config.td_loss == "huber"
-        return td_losses(chosen[:, 0], next_chosen[:, 0], rewards, discounts, huber=huber)
+        return td_losses(said[:, 0], next_said[:, 0], rewards, discounts, huber=huber)
 
     def state_dict(self) -> dict[str, State]:
         """Return what acting needs (`model`), the target network, moments, counters and random states."""
@@ -238,6 +234,12 @@ class DQNLearner:
         self.explorer.load_state_dict(state["learner"]["explorer"])
         set_generator_state(self.noise_rng, state["learner"]["noise_rng"])
         self.target_updates = int(state["learner"]["target_updates"])
+
+
+def chosen(outputs: Tensor, actions: Tensor) -> Tensor:
+    """Return what a network says of one action per row: [B, A, K] and [B] to [B, K]."""
+    index = actions.view(-1, 1, 1).expand(-1, 1, outputs.shape[2])
+    return outputs.gather(1, index).squeeze(1)
 
 
 class DQN(Algorithm):

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from rl_training.core.types import State
 
@@ -20,12 +21,13 @@ class FlatOptimizer:
         self.parameters = list(parameters)
         self.max_grad_norm = max_grad_norm
         self.flat = flatten_parameters(self.parameters)
+        self._grad = torch.empty_like(self.flat)
 
     def minimize(self, loss: Tensor, learning_rate: Tensor) -> Tensor:
         """Take one step down `loss`; return the gradient's norm before clipping. Tensors only, no synchronisation."""
         grads = torch.autograd.grad(loss, self.parameters)
         with torch.no_grad():
-            grad = torch.cat([part.reshape(-1) for part in grads])
+            grad = torch.cat([part.reshape(-1) for part in grads], out=self._grad)
             norm: Tensor = torch.linalg.vector_norm(grad)
             if self.max_grad_norm is not None:
                 grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
@@ -50,7 +52,7 @@ class FlatOptimizer:
 
 
 class FlatAdam(FlatOptimizer):
-    """Adam, arXiv:1412.6980."""
+    """Adam, arXiv:1412.6980, in torch's fused form: one pass over the vectors instead of ten."""
 
     def __init__(
         self,
@@ -64,18 +66,26 @@ class FlatAdam(FlatOptimizer):
         self.betas, self.eps = betas, eps
         self.exp_avg = torch.zeros_like(self.flat)
         self.exp_avg_sq = torch.zeros_like(self.flat)
-        # float64: 1 - 0.999**step would lose half its digits in float32
-        self.step = torch.zeros((), dtype=torch.float64, device=self.flat.device)
+        self.step = torch.zeros((), dtype=torch.float32, device=self.flat.device)
 
     def _apply(self, grad: Tensor, learning_rate: Tensor) -> None:
         beta1, beta2 = self.betas
-        self.step += 1
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        correction1 = 1 - beta1**self.step
-        correction2 = 1 - beta2**self.step
-        denominator = (self.exp_avg_sq / correction2).sqrt_().add_(self.eps)
-        self.flat.sub_((self.exp_avg / denominator).mul_(learning_rate / correction1))
+        adam(
+            [self.flat],
+            [grad],
+            [self.exp_avg],
+            [self.exp_avg_sq],
+            [],
+            [self.step],
+            fused=True,
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=learning_rate,
+            weight_decay=0.0,
+            eps=self.eps,
+            maximize=False,
+        )
 
     def state_dict(self) -> State:
         """Return moments and step count."""

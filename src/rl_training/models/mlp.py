@@ -1,6 +1,7 @@
 """Multilayer perceptrons: the actor-critic pair that PPO and A2C share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 from rl_training.models.initialization import make_linear
 
 ActivationName: TypeAlias = Literal["tanh", "relu", "elu", "silu"]
-ACTIVATIONS: dict[ActivationName, type[nn.Module]] = {
+ACTIVATIONS: dict[ActivationName, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
-    "relu": nn.ReLU,
+    "relu": partial(
+        nn.ReLU, inplace=True
+    ),  # it follows a linear layer, which does not need its own output again
     "elu": nn.ELU,
     "silu": nn.SiLU,
 }

@@ -29,7 +29,7 @@ def test_the_policy_loss_has_the_name_dashboards_know() -> None:
 
 def test_what_waits_to_be_logged_survives_a_state_round_trip() -> None:
     one, other = MetricMeans(), MetricMeans()
-    assert other.state_dict() == {}
+    assert other.state_dict() == {"names": [], "values": {}}
     for value in (0.1, 0.7, 0.4):
         one.add({"loss": torch.tensor(value), "count": torch.tensor(3)})
     other.load_state_dict(one.state_dict())
