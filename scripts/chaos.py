@@ -1,8 +1,8 @@
 """Kills training runs with SIGKILL again and again, resumes them, and compares with runs that were left alone.
 
-`make chaos` writes `results/chaos.md`. The promise under test: the final model and the metric files (wall-clock columns
-apart) of a killed and resumed run are byte for byte those of an uninterrupted one. A part of the kills is aimed at the
-moment a checkpoint is being written.
+`make chaos` writes `results/chaos.md`. The promise under test: the final checkpoint, the replay data and the metric
+files (wall-clock columns apart) of a killed and resumed run are byte for byte those of an uninterrupted one. A part of
+the kills is aimed at the moment a checkpoint is being written.
 """
 
 import csv
@@ -29,14 +29,22 @@ from rl_training.experiment.logging import WALL_CLOCK
 
 ROOT = Path(__file__).resolve().parents[1]
 PPO = ("ppo", "--num-steps", "64", "--batch-size", "128", "--num-envs", "4", "--update-epochs", "8")
-CADENCE = (
-    "--checkpoint-every-timesteps",
-    "1500",
-    "--eval-every-timesteps",
-    "6000",
-    "--log-every-timesteps",
-    "700",
+A2C = ("a2c", "--num-envs", "4")
+REPLAY = (
+    "--buffer-size",
+    "3000",
+    "--learning-starts",
+    "300",
+    "--batch-size",
+    "64",
+    "--hidden-sizes",
+    "64",
+    "64",
 )
+DQN = ("dqn", *REPLAY, "--num-envs", "3", "--train-freq", "3", "--target-update-every-timesteps", "250")
+RAINBOW = ("--double", "--dueling", "--noisy", "--prioritized", "--n-step", "3", "--distribution", "c51")
+SAC = ("sac", *REPLAY, "--num-envs", "2", "--train-freq", "2", "--n-step", "2")
+TD3 = ("td3", *REPLAY, "--num-envs", "2", "--train-freq", "2", "--action-noise", "ornstein_uhlenbeck")
 NORMALISED = ("--normalize-obs", "--normalize-reward")
 
 
@@ -47,6 +55,18 @@ class Scenario:
     name: str
     flags: tuple[str, ...]
     timesteps: int = 24_000
+    checkpoint_every: int = 1_500
+
+    @property
+    def cadence(self) -> tuple[str, ...]:
+        """How often it saves, evaluates and logs."""
+        numbers = {
+            "checkpoint": self.checkpoint_every,
+            "eval": 4 * self.checkpoint_every,
+            "log": self.checkpoint_every // 2 - 50,
+        }
+        flags = [(f"--{name}-every-timesteps", str(number)) for name, number in numbers.items()]
+        return tuple(word for flag in flags for word in flag)
 
 
 SCENARIOS = (
@@ -62,6 +82,28 @@ SCENARIOS = (
     Scenario("sync, nested Dict", (*PPO, "--env-id", "chaos_envs:LongNestedDict-v0", *NORMALISED)),
     Scenario(
         "async, nested Dict", (*PPO, "--env-id", "chaos_envs:LongNestedDict-v0", "--env-backend", "async")
+    ),
+    Scenario(
+        "sync, time limit",
+        (*A2C, "--env-id", "CartPole-v1", "--env-kwargs", "{max_episode_steps: 60}", *NORMALISED),
+        timesteps=160_000,
+        checkpoint_every=10_000,
+    ),
+    Scenario(
+        "all of Rainbow", (*DQN, *RAINBOW, "--env-id", "CartPole-v1"), timesteps=8_000, checkpoint_every=500
+    ),
+    Scenario(
+        "random actions, nested Dict, normalised",
+        (*DQN, "--prioritized", "--env-id", "chaos_envs:LongNestedDict-v0", *NORMALISED),
+        timesteps=12_000,
+        checkpoint_every=700,
+    ),
+    Scenario("2-step", (*SAC, "--env-id", "Pendulum-v1"), timesteps=6_000, checkpoint_every=400),
+    Scenario(
+        "async, correlated noise",
+        (*TD3, "--env-id", "Pendulum-v1", "--env-backend", "async"),
+        timesteps=9_000,
+        checkpoint_every=600,
     ),
 )
 
@@ -80,7 +122,7 @@ class Trial:
 class Args:
     """How much chaos."""
 
-    kills: int = 56
+    kills: int = 120
     """Kills in all, spread over the scenarios."""
     seed: int = 0
     """Seed of the kill times."""
@@ -106,11 +148,12 @@ def main(args: Args) -> int:
 def torture(scenario: Scenario, kills: int, seed: float, folder: Path) -> Trial:
     """Kill one scenario's run `kills` times in all, starting over when it finishes early; compare each finished run."""
     trial, rng = Trial(scenario), random.Random(seed)
-    reference = finish(start(scenario, folder / scenario.name / "reference"))
+    home = folder / f"{scenario.flags[0]} {scenario.name}"
+    reference = finish(start(scenario, home / "reference"))
     attempt = 0
     while len(trial.kills) < kills:
         attempt += 1
-        output = folder / scenario.name / str(attempt)
+        output = home / str(attempt)
         process = start(scenario, output)
         while len(trial.kills) < kills and kill(process, output, rng, trial):
             process = resume(run_of(output))
@@ -118,7 +161,7 @@ def torture(scenario: Scenario, kills: int, seed: float, folder: Path) -> Trial:
         trial.differences += compare(reference, run_dir)
         done = len(trial.kills)
         print(
-            f"{scenario.name}: {done} kills, {len(trial.differences)} differences",
+            f"{home.name}: {done} kills, {len(trial.differences)} differences",
             file=sys.stderr,
             flush=True,
         )
@@ -127,7 +170,7 @@ def torture(scenario: Scenario, kills: int, seed: float, folder: Path) -> Trial:
 
 def start(scenario: Scenario, output: Path) -> subprocess.Popen[str]:
     """Start a run in a process of its own."""
-    flags = [*scenario.flags, *CADENCE, "--total-timesteps", str(scenario.timesteps), "--seed", "3"]
+    flags = [*scenario.flags, *scenario.cadence, "--total-timesteps", str(scenario.timesteps), "--seed", "3"]
     return launch(["train", *flags, "--output-dir", str(output), "--quiet"])
 
 
@@ -181,7 +224,7 @@ def kill(process: subprocess.Popen[str], output: Path, rng: random.Random, trial
 
 def progress(output: Path) -> str | None:
     """Return the name of the newest checkpoint, if the run exists."""
-    runs = list(output.glob("ppo__*"))
+    runs = list(output.glob("*__*"))
     return pointed(runs[0] / "checkpoints", "last") if runs else None
 
 
@@ -207,6 +250,8 @@ def where(output: Path) -> str:
     """Tell from what was left behind what the process was doing."""
     checkpoints = run_of(output) / "checkpoints"
     leftovers = [name for name in os.listdir(checkpoints) if name.endswith((".tmp", ".old"))]
+    if any((checkpoints / "replay").glob("*.tmp")):
+        return "writing replay data"
     if any(name.startswith(".step_") for name in leftovers):
         return "writing a checkpoint"
     if leftovers:
@@ -219,7 +264,7 @@ def where(output: Path) -> str:
 
 def run_of(output: Path) -> Path:
     """Return the one run in a folder."""
-    (run_dir,) = output.glob("ppo__*")
+    (run_dir,) = output.glob("*__*")
     return run_dir
 
 
@@ -227,10 +272,10 @@ def compare(reference: Path, run_dir: Path) -> list[str]:
     """Return what differs between two finished runs."""
     found = []
     final = pointed(reference / "checkpoints", "last")
-    for name in ("model.safetensors", "optimizer.safetensors"):
-        hashes = [sha256(folder / "checkpoints" / str(final) / name) for folder in (reference, run_dir)]
-        if hashes[0] != hashes[1]:
-            found.append(f"{run_dir.name}: {name} of {final}")
+    saved = [hashes(folder / "checkpoints", str(final)) for folder in (reference, run_dir)]
+    for name in sorted(saved[0].keys() | saved[1].keys()):
+        if saved[0].get(name) != saved[1].get(name):
+            found.append(f"{run_dir.name}: {name}")
     for name in ("last", "best"):
         if pointed(reference / "checkpoints", name) != pointed(run_dir / "checkpoints", name):
             found.append(f"{run_dir.name}: {name}")
@@ -244,9 +289,13 @@ def compare(reference: Path, run_dir: Path) -> list[str]:
     return found
 
 
-def sha256(path: Path) -> str | None:
-    """Return a file's hash, None if it is not there."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+def hashes(checkpoints: Path, name: str) -> dict[str, str]:
+    """Return the hash of every tensor file of a checkpoint, and of all replay data."""
+    files = [*(checkpoints / name).glob("*.safetensors"), *(checkpoints / "replay").glob("*")]
+    return {
+        path.relative_to(checkpoints).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
@@ -270,9 +319,10 @@ def report(trials: list[Trial]) -> str:
     lines = [
         "# Chaos",
         "",
-        "Made by `make chaos`: runs are killed with SIGKILL and resumed until they finish; their final model and "
-        "optimizer, the checkpoint pointers and all metric files (wall-clock columns apart) are compared with an "
-        "uninterrupted run.",
+        "Made by `make chaos`: runs are killed with SIGKILL and resumed until they finish; everything in "
+        "their final checkpoint (model, critics, targets, optimizer, random states, priorities, waiting n-step "
+        "windows, noise), all replay data, the checkpoint pointers and all metric files (wall-clock columns apart) are "
+        "compared with an uninterrupted run.",
         "",
         "| runs | kills | after the first checkpoint | while a checkpoint was written | differences |",
         "|---|---|---|---|---|",
@@ -280,9 +330,8 @@ def report(trials: list[Trial]) -> str:
     for trial in trials:
         writing = sum(kill != "training" for kill in trial.kills)
         after = len(trial.kills) - trial.before_first
-        lines.append(
-            f"| PPO, {trial.scenario.name} | {len(trial.kills)} | {after} | {writing} | {len(trial.differences)} |"
-        )
+        name = f"{trial.scenario.flags[0].upper()}, {trial.scenario.name}"
+        lines.append(f"| {name} | {len(trial.kills)} | {after} | {writing} | {len(trial.differences)} |")
     writing = len(kills) - places["training"]
     lines.append(
         f"| **all** | **{len(kills)}** | **{len(kills) - before}** | **{writing}** | **{len(differences)}** |"

@@ -8,12 +8,17 @@ standard deviation.
 
 import argparse
 import json
+import statistics
 import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from rl_training.config import TrainConfig
+from rl_training.experiment.files import write_json, write_text
+from rl_training.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -49,14 +54,14 @@ def train_missing(side: str, workers: int) -> None:
     """Train every seed of `side` that has no curve yet, and save after each."""
     curves = read(side)
     jobs = [(algo, seed) for seed in SEEDS for algo in SETTINGS if key(algo, seed) not in curves]
+    if not jobs:
+        return
+    trainer = {"peer": train_peer, "ours": train_ours}[side]
     with ProcessPoolExecutor(max_workers=workers) as pool:
-        for (algo, seed), curve in zip(
-            jobs, pool.map({"peer": train_peer, "ours": train_ours}[side], *zip(*jobs, strict=True))
-            if jobs else [], strict=True,
-        ):  # fmt: skip
+        for (algo, seed), curve in zip(jobs, pool.map(trainer, *zip(*jobs, strict=True)), strict=True):
             curves = read(side) | {key(algo, seed): curve}
             path(side).parent.mkdir(exist_ok=True)
-            path(side).write_text(json.dumps(curves, indent=1) + "\n")
+            write_json(path(side), curves)
             print(f"{side} {algo} seed {seed}: last return {curve['returns'][-1]:.0f}", flush=True)
 
 
@@ -101,8 +106,42 @@ def train_peer(algo: str, seed: int) -> dict[str, Any]:
 
 
 def train_ours(algo: str, seed: int) -> dict[str, Any]:
-    """Return our evaluation curve, from a run resumed if it was interrupted."""
-    raise NotImplementedError
+    """Return our evaluation curve; a run that was interrupted goes on from its last checkpoint."""
+    from rl_training.experiment.logging import read_rows
+    from rl_training.experiment.runs import resume, train
+
+    config = our_config(algo, seed)
+    unfinished = [run for run in sorted(Path(config.output_dir).glob(f"{algo}__*")) if can_go_on(run)]
+    result = resume(unfinished[-1]) if unfinished else train(config)
+    rows = read_rows(result.run_dir / "evaluations.jsonl")
+    seconds = read_rows(result.run_dir / "metrics.jsonl")[-1]["time/time_elapsed"]
+    return {
+        "steps": [row["timesteps"] for row in rows],
+        "returns": [row["mean_reward"] for row in rows],
+        "seconds": seconds,
+        "version": __version__,
+    }
+
+
+def our_config(algo: str, seed: int) -> TrainConfig:
+    """Return the same settings in our names."""
+    config = TrainConfig(algo=algo, env_id=ENV_ID, seed=seed, num_envs=1, total_timesteps=STEPS)
+    settings = config.with_overrides(
+        **SETTINGS[algo],
+        eval_every_timesteps=EVAL_EVERY,
+        num_eval_episodes=EVAL_EPISODES,
+        checkpoint_every_timesteps=5_000,
+    )
+    folder = ROOT / "runs" / "parity" / f"{algo}_seed{seed}_{settings.fingerprint()}"
+    return settings.with_overrides(output_dir=str(folder))
+
+
+def can_go_on(run_dir: Path) -> bool:
+    """Tell whether a run was interrupted after its first checkpoint."""
+    from rl_training.experiment.metadata import read_metadata
+
+    unfinished = read_metadata(run_dir).get("status") not in ("finished", "stopped")
+    return unfinished and (run_dir / "checkpoints" / "last").exists()
 
 
 def key(algo: str, seed: int) -> str:
@@ -121,9 +160,70 @@ def read(side: str) -> dict[str, Any]:
     return json.loads(path(side).read_text()) if path(side).exists() else {}
 
 
+def area(curve: dict[str, Any]) -> float:
+    """Return the mean evaluation return over the run: the area under the curve per step."""
+    return statistics.fmean(curve["returns"])
+
+
 def write_report(ours: dict[str, Any], peer: dict[str, Any]) -> list[bool]:
     """Write the table and the pictures; return one verdict per algorithm."""
-    raise NotImplementedError
+    version = peer[key("sac", SEEDS[0])]["version"]
+    lines = [
+        "# Parity with stable-baselines3",
+        "",
+        f"Made by `make parity`: {ENV_ID}, {STEPS:,} steps, seeds {SEEDS[0]} to {SEEDS[-1]}, RL Zoo's settings on "
+        f"both sides; {EVAL_EPISODES} deterministic episodes every {EVAL_EVERY:,} steps. The area is the mean of a "
+        "run's evaluations. The rule: our mean area is at least theirs minus one pooled standard deviation over seeds. "
+        "Three seeds show that nothing is broken; they do not rank the libraries.",
+        "",
+        "| algorithm | side | area by seed | mean | last return by seed | seconds by seed |",
+        "|---|---|---|---|---|---|",
+    ]
+    verdicts, sentences = [], []
+    for algo in SETTINGS:
+        sides = {
+            "rl_training": [ours[key(algo, seed)] for seed in SEEDS],
+            f"stable-baselines3 {version}": [peer[key(algo, seed)] for seed in SEEDS],
+        }
+        areas = [[area(curve) for curve in curves] for curves in sides.values()]
+        for (name, curves), found in zip(sides.items(), areas, strict=True):
+            last = ", ".join(f"{curve['returns'][-1]:.0f}" for curve in curves)
+            seconds = ", ".join(f"{curve['seconds']:.0f}" for curve in curves)
+            listed = ", ".join(f"{number:.0f}" for number in found)
+            mean = statistics.fmean(found)
+            lines.append(f"| {algo} | {name} | {listed} | {mean:.0f} | {last} | {seconds} |")
+        deviation = statistics.fmean([statistics.variance(found) for found in areas]) ** 0.5
+        difference = statistics.fmean(areas[0]) - statistics.fmean(areas[1])
+        verdicts.append(difference >= -deviation)
+        verdict = "passed" if verdicts[-1] else "**failed**"
+        sentences.append(
+            f"{algo}: difference {difference:+.0f}, pooled standard deviation {deviation:.0f}: {verdict}."
+        )
+        print(sentences[-1])
+        plot(algo, sides)
+    pictures = [f"![{algo}](curves/parity_{algo}.png)" for algo in SETTINGS]
+    text = "\n".join([*lines, "", *sentences, "", *pictures, ""])
+    write_text(RESULTS / "parity.md", text)
+    return verdicts
+
+
+def plot(algo: str, sides: dict[str, list[dict[str, Any]]]) -> None:
+    """Draw all curves of both sides."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3), dpi=80)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for (name, curves), color in zip(sides.items(), ("tab:blue", "tab:orange"), strict=True):
+        for index, curve in enumerate(curves):
+            axes.plot(curve["steps"], curve["returns"], color=color, label=None if index else name)
+    axes.set(xlabel="environment steps", ylabel="evaluation return", title=f"{algo}: {ENV_ID}")
+    axes.legend(fontsize=7)
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    (RESULTS / "curves").mkdir(parents=True, exist_ok=True)
+    figure.savefig(RESULTS / "curves" / f"parity_{algo}.png")
 
 
 if __name__ == "__main__":

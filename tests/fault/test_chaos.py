@@ -30,6 +30,18 @@ def test_a_killed_and_resumed_run_leaves_the_same_bytes(name: str, chaos: Module
     assert trial.differences == []
 
 
+@pytest.mark.parametrize("name", ["all of Rainbow", "async, correlated noise"])
+def test_a_killed_and_resumed_run_leaves_the_same_replay_data(
+    name: str, chaos: ModuleType, tmp_path: Path
+) -> None:
+    scenario = next(scenario for scenario in chaos.SCENARIOS if scenario.name == name)
+    trial = chaos.torture(replace(scenario, timesteps=3_000, checkpoint_every=400), 1, 0.5, tmp_path)
+    assert len(trial.kills) == 1
+    assert trial.differences == []
+    (reference,) = (tmp_path / f"{scenario.flags[0]} {name}" / "reference").glob("*__*")
+    assert list((reference / "checkpoints" / "replay").glob("segment_*"))
+
+
 def test_the_comparison_notices_differences(chaos: ModuleType, tmp_path: Path) -> None:
     """The judge of the other tests is judged: another seed must differ in everything it looks at."""
     flags = [*chaos.PPO, "--env-id", "CartPole-v1", "--total-timesteps", "1024", "--quiet"]
@@ -37,8 +49,10 @@ def test_the_comparison_notices_differences(chaos: ModuleType, tmp_path: Path) -
         chaos.finish(chaos.launch(["train", *flags, "--seed", seed, "--output-dir", str(tmp_path)]))
         for seed in ("1", "2")
     ]
-    found = {difference.rpartition(": ")[2].split(" of ")[0] for difference in chaos.compare(*runs)}
+    found = {difference.rpartition(": ")[2].rpartition("/")[2] for difference in chaos.compare(*runs)}
     assert found == {
+        "envs.safetensors",
+        "generators.safetensors",
         "model.safetensors",
         "optimizer.safetensors",
         "metrics.csv",
