@@ -24,6 +24,8 @@ bench: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
 	$(BIN)/python benchmarks/bench_ppo.py
 	$(BIN)/python benchmarks/bench_reliability.py
+	$(BIN)/python benchmarks/bench_buffer.py
+	$(BIN)/python benchmarks/bench_off_policy.py
 
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python scripts/chaos.py

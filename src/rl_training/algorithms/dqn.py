@@ -169,10 +169,11 @@ class DQNLearner:
 
     def _update_target_by_timesteps(self, progress: Progress) -> None:
         """Follow once per crossed multiple, before the updates that the new timesteps bring."""
-        every = self.config.target_update_every_timesteps
-        if every and progress.timesteps // every > self.target_updates:
-            self.target_updates = progress.timesteps // every
-            self.target.follow(self.config.tau)
+        every, tau = self.config.target_update_every_timesteps, self.config.tau
+        crossed = progress.timesteps // every - self.target_updates if every else 0
+        for _ in range(min(crossed, 1) if tau == 1.0 else crossed):
+            self.target.follow(tau)
+        self.target_updates += max(crossed, 0)
 
     def _train_batch(
         self,

@@ -84,7 +84,7 @@ class SACLearner:
         self.critics = EnsembleMLP(config.num_critics, sizes, config.activation, generator=generator).to(
             policy.device
         )
-        initial = config.ent_coef_init if config.ent_coef is None else max(config.ent_coef, 1e-300)
+        initial = config.ent_coef_init if config.ent_coef is None else config.ent_coef
         self.log_alpha = nn.Parameter(torch.tensor(initial, device=policy.device).log())
         self.target_entropy = (
             -float(policy.action_size) if config.target_entropy is None else config.target_entropy

@@ -59,9 +59,10 @@ class FrameStore:
         """Store what is new in stacks [N, K, ...] and return their frame numbers [N, K]."""
         for env, stack in enumerate(stacks):
             before = self._stacks[env]
-            if self.known[env] and np.array_equal(stack, before):
+            shared = self.known[env] and self.numbers[env].min() >= self.first_alive
+            if shared and np.array_equal(stack, before):
                 continue
-            if self.known[env] and np.array_equal(stack[:-1], before[1:]):
+            if shared and np.array_equal(stack[:-1], before[1:]):
                 self.numbers[env, :-1] = self.numbers[env, 1:]
                 self.numbers[env, -1] = self._append(stack[-1])
             else:

@@ -105,4 +105,4 @@ class NStepWindow:
 
 def _key(name: str) -> str:
     """Return a field's name as a state's key, where '/' separates the parts of a path."""
-    return name.replace("/", ".")
+    return name.replace("%", "%25").replace("/", "%2F")

@@ -87,7 +87,6 @@ class ReplayBuffer:
             # an episode has one frame more than transitions, so short episodes need more frames than rows
             room = capacity + capacity // 8 + 2 * num_envs * (frame_stack + n_step + 2)
             self.frames = FrameStore(room, num_envs=num_envs, stack_shape=shapes[""], dtype=obs_types[""])
-            self._margin = 2 * num_envs * (frame_stack + n_step)
             shapes, obs_types = {"": (frame_stack,)}, {"": np.dtype(np.int64)}
         self._obs_keys = list(shapes)
         obs_fields = [(key, obs_types[key], shape) for key, shape in shapes.items()]
@@ -159,8 +158,6 @@ class ReplayBuffer:
         finished = self.window.complete(
             step.reward, step.terminated, step.ended, step.valid, self._encoded("next_obs", successors)
         )
-        if self.frames is not None:  # what comes next is another stack
-            self.frames.known[step.ended] = False
         if len(finished):
             self.add(finished)
 
@@ -177,15 +174,14 @@ class ReplayBuffer:
         self.kept_rows = min(self.kept_rows + count, self.capacity)
         if self.prioritized:
             self.sampler.added((start + np.arange(count)) % self.capacity)
-        if self.frames is not None:
-            self._drop_rows_without_frames(self.frames)
 
     def sample(self, batch_size: int, rng: np.random.Generator, *, beta: float = 1.0) -> Transitions:
         """Return `batch_size` transitions, drawn with replacement; `beta` is the exponent of importance weights."""
+        if self.frames is not None:
+            self._drop_oldest_without_frames(self.frames)
         if self.kept_rows == 0:
             raise IndexError("the replay buffer is empty; record steps first")
-        start = (self.total_rows - self.kept_rows) % self.capacity
-        index, weights = self.sampler.draw(batch_size, rng, start=start, kept=self.kept_rows, beta=beta)
+        index, weights = self._draw(batch_size, rng, beta)
         rows = self.rows.take(index)
         return Transitions(
             obs=self._decoded("obs", rows),
@@ -204,8 +200,6 @@ class ReplayBuffer:
     def forget(self, envs: Any) -> None:
         """Drop the unfinished transitions of environments whose episode will not go on."""
         self.window.forget(envs)
-        if self.frames is not None:
-            self.frames.known[envs] = False
 
     def _encoded(self, kind: str, obs: ObsArray) -> dict[str, Array]:
         if self.frames is not None:
@@ -220,18 +214,33 @@ class ReplayBuffer:
             return torch.from_numpy(rows[kind])
         return {key: torch.from_numpy(rows[_field(kind, key)]) for key in self._obs_keys}
 
-    def _drop_rows_without_frames(self, frames: FrameStore) -> None:
-        """Forget the oldest rows until all that are left have their frames; the margin covers rows out of order."""
-        limit = frames.first_alive + (self._margin if frames.first_alive else 0)
-        dropped = []
+    def _draw(self, count: int, rng: np.random.Generator, beta: float) -> tuple[Array, Array | None]:
+        """Return positions [count] and weights; rows whose frames were overwritten are drawn again."""
+        span = {"start": (self.total_rows - self.kept_rows) % self.capacity, "kept": self.kept_rows}
+        index, weights = self.sampler.draw(count, rng, beta=beta, **span)
+        if self.frames is None:
+            return index, weights
+        while (lost := self._without_frames(index, self.frames)).any():
+            self.sampler.removed(index[lost])
+            if weights is None:
+                index[lost], _ = self.sampler.draw(int(lost.sum()), rng, beta=beta, **span)
+            else:
+                index, weights = self.sampler.draw(count, rng, beta=beta, **span)
+        return index, weights
+
+    def _without_frames(self, index: Array, frames: FrameStore) -> Array:
+        """Tell which rows have lost a frame; those of the observation are older than those of its successor."""
+        lost: Array = self.rows["obs"][index].min(axis=-1) < frames.first_alive
+        return lost
+
+    def _drop_oldest_without_frames(self, frames: FrameStore) -> None:
+        """Forget the oldest rows up to the first that is whole, so that there is always one to draw."""
         while self.kept_rows:
-            oldest = (self.total_rows - self.kept_rows) % self.capacity
-            if self.rows["obs"][oldest].min() >= limit:
+            oldest = np.array([(self.total_rows - self.kept_rows) % self.capacity])
+            if not self._without_frames(oldest, frames).any():
                 break
-            dropped.append(oldest)
+            self.sampler.removed(oldest)
             self.kept_rows -= 1
-        if dropped:
-            self.sampler.removed(np.array(dropped))
 
     # ------------------------------------------------------------------------------------------ checkpoints
 

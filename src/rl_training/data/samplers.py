@@ -157,7 +157,9 @@ class SumTree:
         rest = rest - (top[node] - self.top[node])
         for group, running in zip(reversed(self.groups), reversed(self.running), strict=True):
             siblings = running.take(node, axis=0)
+            # differences of sums may round to just outside of the node
             np.minimum(rest, np.nextafter(siblings[:, -1], 0.0), out=rest)
+            np.maximum(rest, 0.0, out=rest)
             node = node * FANOUT + (siblings > rest[:, None]).argmax(axis=1)
             rest -= running.take(node) - group.take(node)
         found: Array = node

@@ -63,6 +63,7 @@ class OrnsteinUhlenbeckNoise:
 
     def restart(self, envs: Array) -> None:
         """Begin a new episode in these environments (a mask or indices)."""
+        self.value = self.value.copy()  # what `sample` returned stays as it was
         self.value[envs] = 0.0
 
     def state_dict(self) -> State:

@@ -1,0 +1,290 @@
+"""SAC on Pendulum in one file: the whole loop, top to bottom, with nothing hidden.
+
+    python examples/sac_pendulum_reference.py --total-timesteps 20000
+
+Reads like the paper (arXiv:1812.05905) plus the details that make it work. The `rl_training` package does the same
+arithmetic faster; a test holds the two together, down to the last digits of the parameters.
+"""
+
+import copy
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+import tyro
+from torch import Tensor, nn
+
+
+@dataclass
+class Args:
+    env_id: str = "Pendulum-v1"
+    """Gymnasium id of an environment with a vector observation and bounded continuous actions."""
+    max_episode_steps: int | None = None
+    """Time limit of an episode; none keeps the environment's own."""
+    seed: int = 1
+    """Root of all random numbers."""
+    total_timesteps: int = 20_000
+    """Environment steps."""
+    learning_starts: int = 100
+    """Steps with uniformly random actions before the first update; after them every step is followed by one update."""
+    buffer_size: int = 1_000_000
+    """Transitions that are remembered; the newest replace the oldest."""
+    batch_size: int = 256
+    """Transitions in one update."""
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers, in actor and critics alike."""
+    learning_rate: float = 1e-3
+    """Adam's step size, for actor, critics and temperature alike."""
+    gamma: float = 0.99
+    """Discount."""
+    tau: float = 0.005
+    """Part by which the target critics move to the online ones with every update."""
+
+
+# ------------------------------------------------------------------------------------------------ random numbers
+# One root seed; every consumer has a stream of its own, so that changing one never shifts another.
+
+
+def stream(seed: int, *key: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=key)
+
+
+EPISODES, ACTIONS, REPLAY, UPDATE_NOISE = 0, 2, 7, 8
+
+
+def real() -> np.dtype:
+    """The NumPy twin of torch's default type: float32, unless a test asks for more."""
+    return torch.zeros(0).numpy().dtype
+
+
+# ------------------------------------------------------------------------------------------------ networks
+
+
+def linear(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:
+    """Torch's usual uniform weights, but from a generator of our own instead of the global one."""
+    layer = nn.Linear(fan_in, fan_out)
+    bound = fan_in**-0.5
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    return layer
+
+
+def chain(layers: list[nn.Linear]) -> nn.Sequential:
+    """The layers with ReLU between them, and nothing after the last."""
+    modules: list[nn.Module] = [layers[0]]
+    for layer in layers[1:]:
+        modules += [nn.ReLU(), layer]
+    return nn.Sequential(*modules)
+
+
+def twin_critics(sizes: Sequence[int], generator: torch.Generator) -> nn.ModuleList:
+    """Two critics with weights of their own.
+
+    Only the order of the draws is special: the package batches its critics into one network with weights [in, out],
+    and draws them layer by layer, within a layer critic by critic.
+    """
+    first: list[nn.Linear] = []
+    second: list[nn.Linear] = []
+    for fan_in, fan_out in pairwise(sizes):
+        for layers in (first, second):
+            layer = linear(fan_in, fan_out, generator)
+            layer.weight.data = layer.weight.data.view(fan_in, fan_out).T.contiguous()
+            layers.append(layer)
+    return nn.ModuleList([chain(first), chain(second)])
+
+
+def sample(params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions [B, A] in [-1, 1] and their log-probabilities [B], for the actor's outputs [B, 2A] and noise [B, A].
+
+    The action is tanh(u) of a normal u with the actor's mean and deviation; by the change of variables its density is
+    that of u divided by the slope of tanh. The slope, 1 - tanh(u)^2, rounds to 0 where the action rounds to 1, and its
+    logarithm would be infinite; 2 * (log 2 - u - softplus(-2u)) is the same logarithm and stays finite.
+    """
+    mean, log_std = params.chunk(2, dim=-1)
+    log_std = log_std.clamp(-20, 2)
+    u = mean + log_std.exp() * noise
+    log_normal = -0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi)
+    log_slope = 2 * (math.log(2) - u - F.softplus(-2 * u))
+    return torch.tanh(u), (log_normal - log_slope).sum(-1)
+
+
+class Agent:
+    """An actor, two critics, the slow copies of the critics, and the weight of the entropy."""
+
+    def __init__(self, obs_size: int, action_size: int, args: Args) -> None:
+        generator = torch.Generator().manual_seed(args.seed)
+        actor_sizes = (obs_size, *args.hidden_sizes, 2 * action_size)
+        self.actor = chain([linear(*ends, generator) for ends in pairwise(actor_sizes)])
+        self.critics = twin_critics((obs_size + action_size, *args.hidden_sizes, 1), generator)
+        self.target_critics = copy.deepcopy(self.critics)
+        self.log_alpha = nn.Parameter(torch.zeros(()))  # the weight is positive, so its logarithm is learned
+        self.target_entropy = -float(action_size)
+        rate = args.learning_rate
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=rate, eps=1e-8)
+        self.critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=rate, eps=1e-8)
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], lr=rate, eps=1e-8)
+
+    @torch.no_grad()
+    def act(self, obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Sample an action [A] for one observation [D]."""
+        params = self.actor(torch.from_numpy(obs.astype(real()))[None])
+        return sample(params, torch.from_numpy(noise))[0][0].numpy()
+
+
+def lower_value(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
+    """The smaller of the two estimates [B]: a maximum over noisy values is too high, this leans the other way."""
+    pairs = torch.cat([obs, actions], dim=-1)
+    return torch.minimum(critics[0](pairs), critics[1](pairs)).squeeze(-1)
+
+
+# ------------------------------------------------------------------------------------------------ the environment
+
+
+class Env:
+    """One environment with actions in [-1, 1]. Episode k always starts from the same seed."""
+
+    def __init__(self, args: Args) -> None:
+        limit = {} if args.max_episode_steps is None else {"max_episode_steps": args.max_episode_steps}
+        self.env = gym.make(args.env_id, **limit)
+        obs_space, self.action_space = self.env.observation_space, self.env.action_space
+        assert isinstance(obs_space, gym.spaces.Box), "this script is for vector observations"
+        assert isinstance(self.action_space, gym.spaces.Box), "this script is for continuous actions"
+        assert self.action_space.is_bounded(), "this script is for actions with bounds"
+        self.obs_size, self.action_size = obs_space.shape[0], self.action_space.shape[0]
+        self.seed = args.seed
+        self.episode = -1
+        self.total_reward = 0.0
+        self.finished: deque[float] = deque(maxlen=20)
+
+    def reset(self) -> np.ndarray:
+        self.episode += 1
+        self.total_reward = 0.0
+        block, place = divmod(self.episode, 64)  # seeds are made 64 at a time
+        seed = stream(self.seed, EPISODES, 0, block).generate_state(64)[place]
+        return self.env.reset(seed=int(seed))[0]
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        low, high = self.action_space.low, self.action_space.high
+        scaled = np.clip(action * ((high - low) / 2) + (high + low) / 2, low, high)
+        obs, reward, terminated, truncated, _ = self.env.step(scaled.astype(self.action_space.dtype))
+        self.total_reward += float(reward)
+        if terminated or truncated:
+            self.finished.append(self.total_reward)
+        return obs, float(reward), bool(terminated), bool(truncated)
+
+
+# ------------------------------------------------------------------------------------------------ replay
+
+
+class Replay:
+    """A ring of transitions: one array per field, the newest in place of the oldest."""
+
+    def __init__(self, capacity: int, obs_size: int, action_size: int) -> None:
+        self.obs = np.zeros((capacity, obs_size), real())
+        self.next_obs = np.zeros((capacity, obs_size), real())
+        self.actions = np.zeros((capacity, action_size), real())
+        self.rewards = np.zeros(capacity, real())
+        self.terminated = np.zeros(capacity, real())
+        self.capacity = capacity
+        self.added = 0
+
+    def add(
+        self, obs: np.ndarray, action: np.ndarray, reward: float, next_obs: np.ndarray, terminated: bool
+    ) -> None:
+        row = self.added % self.capacity
+        self.obs[row], self.next_obs[row] = obs, next_obs
+        self.actions[row], self.rewards[row], self.terminated[row] = action, reward, terminated
+        self.added += 1
+
+    def batch(self, size: int, rng: np.random.Generator) -> dict[str, Tensor]:
+        rows = rng.integers(0, min(self.added, self.capacity), size)
+        names = ("obs", "next_obs", "actions", "rewards", "terminated")
+        return {name: torch.from_numpy(getattr(self, name)[rows]) for name in names}
+
+
+# ------------------------------------------------------------------------------------------------ the update
+
+
+def update(
+    agent: Agent, batch: dict[str, Tensor], noise: Tensor, next_noise: Tensor, args: Args
+) -> dict[str, Tensor]:
+    """Critics, actor, temperature, then the target critics, on one batch [B]; return the three losses."""
+    obs, next_obs = batch["obs"], batch["next_obs"]
+    alpha = agent.log_alpha.detach().exp()
+
+    # Only where the task itself ended is there no future. Where the clock stopped the episode, the state that was
+    # reached still has value, and `next_obs` is that very state, not the first one of the next episode.
+    with torch.no_grad():
+        next_actions, next_logprobs = sample(agent.actor(next_obs), next_noise)
+        next_values = lower_value(agent.target_critics, next_obs, next_actions) - alpha * next_logprobs
+        targets = batch["rewards"] + args.gamma * (1 - batch["terminated"]) * next_values
+    pairs = torch.cat([obs, batch["actions"]], dim=-1)
+    first, second = (critic(pairs).squeeze(-1) for critic in agent.critics)
+    critic_loss = 0.5 * (first - targets).square().mean() + 0.5 * (second - targets).square().mean()
+    agent.critic_optimizer.zero_grad()
+    critic_loss.backward()
+    agent.critic_optimizer.step()
+
+    # The gradient passes through the critics to the actions, but only the actor learns from it: the critics' own
+    # gradients are not even computed, which saves time and leaves nothing behind for their next step.
+    actions, logprobs = sample(agent.actor(obs), noise)
+    actor_loss = (alpha * logprobs - lower_value(agent.critics, obs, actions)).mean()
+    agent.actor_optimizer.zero_grad()
+    actor_loss.backward(inputs=list(agent.actor.parameters()))
+    agent.actor_optimizer.step()
+
+    # Where the policy is less random than the target entropy asks, the weight of the entropy rises; else it falls.
+    alpha_loss = -(agent.log_alpha * (logprobs.detach() + agent.target_entropy)).mean()
+    agent.alpha_optimizer.zero_grad()
+    alpha_loss.backward()
+    agent.alpha_optimizer.step()
+
+    with torch.no_grad():
+        for target, online in zip(agent.target_critics.parameters(), agent.critics.parameters(), strict=True):
+            target.lerp_(online, args.tau)
+    losses = {"critic_loss": critic_loss, "actor_loss": actor_loss, "alpha_loss": alpha_loss}
+    return {name: loss.detach() for name, loss in losses.items()}
+
+
+def train(args: Args) -> tuple[Agent, float]:
+    """Return the trained agent and the mean return of its last 20 training episodes."""
+    env = Env(args)
+    agent = Agent(env.obs_size, env.action_size, args)
+    replay = Replay(args.buffer_size, env.obs_size, env.action_size)
+    action_rng = np.random.default_rng(stream(args.seed, ACTIONS))
+    replay_rng = np.random.default_rng(stream(args.seed, REPLAY))
+    noise_rng = np.random.default_rng(stream(args.seed, UPDATE_NOISE))
+
+    obs, mean_return = env.reset(), float("nan")
+    for timestep in range(args.total_timesteps):
+        if timestep < args.learning_starts:
+            action = action_rng.uniform(-1, 1, env.action_size).astype(real())
+        else:
+            action = agent.act(obs, action_rng.standard_normal(env.action_size, dtype=real()))
+        next_obs, reward, terminated, truncated = env.step(action)
+        replay.add(obs, action, reward, next_obs, terminated)  # before the reset: the true last observation
+        obs = env.reset() if terminated or truncated else next_obs
+
+        if timestep >= args.learning_starts:
+            batch = replay.batch(args.batch_size, replay_rng)
+            shape = (2, args.batch_size, env.action_size)
+            noise, next_noise = torch.from_numpy(noise_rng.standard_normal(shape, dtype=real()))
+            update(agent, batch, noise, next_noise, args)
+        if env.finished:
+            mean_return = float(np.mean(env.finished))
+        if (timestep + 1) % 2000 == 0:
+            alpha = float(agent.log_alpha.detach().exp())
+            print(f"{timestep + 1:>8} steps  return {mean_return:.1f}  entropy weight {alpha:.3f}")
+    return agent, mean_return
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # small networks train fastest on one thread
+    _, final_return = train(tyro.cli(Args, description=__doc__))
+    print(f"mean return of the last 20 training episodes: {final_return:.1f}")

@@ -1,0 +1,153 @@
+"""The README's table of algorithms, spaces and features says what is true: every cell is tried."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rl_training.algorithms import ALGORITHMS
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
+from rl_training.envs import probe
+from rl_training.experiment import runs
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in README.splitlines()
+    if line.startswith("| ")
+]
+HEADER = next(row for row in ROWS if row[1:] == ["PPO", "A2C", "DQN", "SAC", "TD3"])
+NAMES = [name.lower() for name in HEADER[1:]]
+TABLE = {row[0]: dict(zip(NAMES, row[1:], strict=True)) for row in ROWS if len(row) == len(HEADER)}
+VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
+NESTED = spaces.Dict(
+    {"a": spaces.Dict({"b": spaces.Discrete(3)}), "c": spaces.Tuple((VECTOR, spaces.MultiBinary(2)))}
+)
+ACTIONS = {
+    "Discrete actions": [spaces.Discrete(3)],
+    "MultiDiscrete, MultiBinary actions": [spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)],
+    "Box actions": [spaces.Box(-2.0, 3.0, (2,), np.float32)],
+}
+OBSERVATIONS = {
+    "Box, Discrete, MultiDiscrete, MultiBinary observations": [
+        VECTOR,
+        spaces.Discrete(4),
+        spaces.MultiDiscrete([2, 3]),
+        spaces.MultiBinary(3),
+    ],
+    "Dict, Tuple, nested observations": [spaces.Dict({"a": VECTOR}), spaces.Tuple((VECTOR, VECTOR)), NESTED],
+}
+ANY_ACTION = {"ppo": spaces.Discrete(2), "a2c": spaces.Discrete(2), "dqn": spaces.Discrete(2)}
+
+
+def random_env(observation_space: Any, action_space: Any) -> Any:
+    class Random(gymnasium.Env[Any, Any]):
+        def __init__(self) -> None:
+            self.observation_space, self.action_space = observation_space, action_space
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            super().reset(seed=seed)
+            self.observation_space.seed(seed)
+            return self.observation_space.sample(), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            assert self.action_space.contains(action)
+            return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.2), False, {}
+
+    return Random
+
+
+def train(algo: str, env: Any, folder: Path, **overrides: Any) -> Any:
+    on_policy = algo in ("ppo", "a2c")
+    small: dict[str, Any] = {"num_steps": 8} if on_policy else {"buffer_size": 100, "learning_starts": 16}
+    config = TrainConfig(
+        algo=algo,
+        env_id="Random-v0",
+        output_dir=str(folder),
+        total_timesteps=64,
+        num_envs=2,
+        num_eval_episodes=1,
+        eval_every_timesteps=0,
+    ).with_overrides(hidden_sizes=(8,), **small | ({} if algo == "a2c" else {"batch_size": 8}) | overrides)
+    return runs.train(config, factory=env)
+
+
+def bounded_action(algo: str) -> Any:
+    return ANY_ACTION.get(algo, spaces.Box(-1.0, 1.0, (1,), np.float32))
+
+
+def test_every_algorithm_has_a_column() -> None:
+    assert sorted(NAMES) == sorted(ALGORITHMS)
+    features = {"several environments, any backend", "normalised observations and rewards", "n-step returns"}
+    features |= {"prioritised replay", "exact resume"}
+    assert set(TABLE) - {""} == set(ACTIONS) | set(OBSERVATIONS) | features
+    answers = {cell for name, row in TABLE.items() if name for cell in row.values()}
+    assert answers == {"yes", "no", "bounded"}
+
+
+@pytest.mark.parametrize("algo", NAMES)
+@pytest.mark.parametrize("row", ACTIONS)
+def test_action_spaces(algo: str, row: str, tmp_path: Path) -> None:
+    for space in ACTIONS[row]:
+        env = random_env(VECTOR, space)
+        if TABLE[row][algo] == "no":
+            with pytest.raises(UserError, match=f"{algo} needs .* actions"):
+                train(algo, env, tmp_path)
+        else:
+            assert train(algo, env, tmp_path).metrics["updates"] > 0
+    if TABLE[row][algo] == "bounded":
+        with pytest.raises(UserError, match="finite bounds"):
+            train(algo, random_env(VECTOR, spaces.Box(-np.inf, np.inf, (1,), np.float32)), tmp_path)
+
+
+@pytest.mark.parametrize("algo", NAMES)
+@pytest.mark.parametrize("row", OBSERVATIONS)
+def test_observation_spaces(algo: str, row: str, tmp_path: Path) -> None:
+    assert TABLE[row][algo] == "yes"
+    for space in OBSERVATIONS[row]:
+        assert train(algo, random_env(space, bounded_action(algo)), tmp_path).metrics["updates"] > 0
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_normalisation_and_backends(algo: str, tmp_path: Path) -> None:
+    assert TABLE["normalised observations and rewards"][algo] == "yes"
+    assert TABLE["several environments, any backend"][algo] == "yes"
+    continuous = algo in ("sac", "td3")
+    env_id = "Pendulum-v1" if continuous else "CartPole-v1"
+    for backend in ("sync", "async") if continuous else ("sync", "async", "native"):
+        run = train(
+            algo,
+            None,
+            tmp_path,
+            env_id=env_id,
+            env_backend=backend,
+            normalize_obs=True,
+            normalize_reward=True,
+        )
+        model = (run.checkpoint_path / "model.safetensors").read_bytes()
+        assert b"normalizer.moments.mean" in model
+        assert b"reward_normalizer.moments.var" in model
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_switches(algo: str) -> None:
+    settings = {item.name for item in fields(ALGORITHMS[algo].config_class)}
+    assert ("n_step" in settings) == (TABLE["n-step returns"][algo] == "yes")
+    assert ("prioritized" in settings) == (TABLE["prioritised replay"][algo] == "yes")
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_exact_resume(algo: str, tmp_path: Path) -> None:
+    assert TABLE["exact resume"][algo] == "yes"
+    env = probe.ContinuousTarget if algo in ("sac", "td3") else probe.ObservationDecides
+    whole = train(algo, env, tmp_path / "whole", total_timesteps=128)
+    half = train(algo, env, tmp_path / "half", total_timesteps=64)
+    resumed = runs.resume(half.run_dir, total_timesteps=128, factory=env)
+    for name in ("model", "optimizer", "source"):
+        files = [run.checkpoint_path / f"{name}.safetensors" for run in (whole, resumed)]
+        assert files[0].read_bytes() == files[1].read_bytes(), name
