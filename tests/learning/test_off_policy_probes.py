@@ -115,6 +115,6 @@ def test_a2c_does_not_take_a_time_limit_for_death(tmp_path: Path) -> None:
 def test_the_continuous_target_is_hit_in_environment_units(name: str, tmp_path: Path) -> None:
     algo, settings = CONTINUOUS[name]
     replay = REPLAY | {"learning_rate": 3e-3, "learning_rate_schedule": "linear", "gamma": 0.0}
-    model = train(algo, probe.ContinuousTarget, tmp_path, 2_000, **replay | settings)
+    model = train(algo, probe.ContinuousTarget, tmp_path, 4_000, **replay | settings)
     action, _ = model.predict(probe.ZERO)
-    assert float(action[0]) == pytest.approx(probe.ContinuousTarget.target, abs=0.8)
+    assert float(action[0]) == pytest.approx(probe.ContinuousTarget.target, abs=0.5)
