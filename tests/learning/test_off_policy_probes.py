@@ -27,7 +27,6 @@ DQN = {
     "learning_rate": 3e-3,
     "learning_rate_schedule": "linear",
     "train_freq": 4,
-    "target_update_every_timesteps": None,
     "target_update_every_updates": 20,
     "exploration_fraction": 0.5,
 }

@@ -236,9 +236,9 @@ def test_the_unit_of_the_target_update_is_in_its_name() -> None:
     names = {name for name in DQNConfig.__dataclass_fields__ if name.startswith("target_update")}
     assert names == {"target_update_every_timesteps", "target_update_every_updates"}
     with pytest.raises(
-        ConfigError, match="target_update_every_timesteps and target_update_every_updates given"
+        ConfigError, match="target_update_every_timesteps and target_update_every_updates are both"
     ):
-        config("dqn", target_update_every_updates=5)
+        config("dqn", target_update_every_updates=5, target_update_every_timesteps=10)
     learner = parts_for("dqn", target_update_every_timesteps=10).learner
     batch = transitions(16, 4, actions=torch.zeros(16, dtype=torch.long))
     counts = []

@@ -30,6 +30,8 @@ from rl_training.policies.q_policy import Distribution, QPolicy
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
 
+DEFAULT_TARGET_TIMESTEPS = 10_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class DQNConfig(ReplayConfig):
@@ -41,10 +43,10 @@ class DQNConfig(ReplayConfig):
     """Transitions in one update."""
     train_freq: int = 4
     """Transitions, summed over environments, after which gradient_steps updates are due."""
-    target_update_every_timesteps: int | None = 10_000
-    """Environment steps between copies to the target network; none: counted in updates."""
+    target_update_every_timesteps: int | None = None
+    """Environment steps between copies to the target network; 10,000 if neither unit is given."""
     target_update_every_updates: int | None = None
-    """Updates between copies to the target network; none: counted in timesteps."""
+    """The same counted in updates; give one of the two."""
     tau: float = 1.0
     """Part by which the target network moves to the online one each time; 1 copies it."""
     exploration_initial_eps: float = 1.0
@@ -80,6 +82,13 @@ class DQNConfig(ReplayConfig):
     priority_beta: float = 0.4
     """How much of the bias is undone at the start, rising linearly to 1."""
 
+    @property
+    def target_timesteps(self) -> int | None:
+        """Environment steps between target updates, None if they are counted in updates."""
+        if self.target_update_every_updates is not None:
+            return None
+        return self.target_update_every_timesteps or DEFAULT_TARGET_TIMESTEPS
+
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         found = [
@@ -96,10 +105,8 @@ class DQNConfig(ReplayConfig):
         ]
         names = ("target_update_every_timesteps", "target_update_every_updates")
         given = [name for name in names if getattr(self, name) is not None]
-        if len(given) != 1:
-            found.append(
-                f"{' and '.join(given) or 'neither of ' + ' and '.join(names)} given; give one of them"
-            )
+        if len(given) == 2:
+            found.append(f"{names[0]} and {names[1]} are both given; give one of them")
         found += self.not_positive(*given)
         if self.distribution == "c51" and self.v_min >= self.v_max:
             found.append(f"v_min is {self.v_min} and v_max {self.v_max}; use v_min < v_max")
@@ -169,7 +176,7 @@ class DQNLearner:
 
     def _update_target_by_timesteps(self, progress: Progress) -> None:
         """Follow once per crossed multiple, before the updates that the new timesteps bring."""
-        every, tau = self.config.target_update_every_timesteps, self.config.tau
+        every, tau = self.config.target_timesteps, self.config.tau
         crossed = progress.timesteps // every - self.target_updates if every else 0
         for _ in range(min(crossed, 1) if tau == 1.0 else crossed):
             self.target.follow(tau)

@@ -315,13 +315,8 @@ def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip(settings: dict[s
     ("settings", "problem"),
     [
         (
-            {"target_update_every_updates": 5},
-            "target_update_every_timesteps and target_update_every_updates given; give one of them",
-        ),
-        (
-            {"target_update_every_timesteps": None},
-            "neither of target_update_every_timesteps and target_update_every_updates given; "
-            "give one of them",
+            {"target_update_every_updates": 5, "target_update_every_timesteps": 5},
+            "target_update_every_timesteps and target_update_every_updates are both given; give one of them",
         ),
         ({"target_update_every_timesteps": 0}, "target_update_every_timesteps is 0; use a number above 0"),
         ({"distribution": "c51", "v_min": 2.0}, "v_min is 2.0 and v_max 2.0; use v_min < v_max"),
@@ -349,7 +344,7 @@ def test_impossible_settings_are_named_with_a_remedy(settings: dict[str, Any], p
 
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        make_config(batch_size=0, gamma=2.0, target_update_every_timesteps=None)
+        make_config(batch_size=0, gamma=2.0, max_grad_norm=0.0)
     assert len(caught.value.problems) == 3
 
 
@@ -369,3 +364,9 @@ def test_several_crossed_multiples_are_followed_one_by_one(monkeypatch: pytest.M
     calls = count_follows(learner, monkeypatch)
     learner.update(transitions(), Progress(timesteps=35, total_timesteps=1000))
     assert calls == [0.5, 0.5, 0.5]
+
+
+def test_the_unit_defaults_to_timesteps_and_either_may_be_given_alone() -> None:
+    assert DQNConfig().target_timesteps == 10_000
+    assert DQNConfig(target_update_every_timesteps=50).target_timesteps == 50
+    assert DQNConfig(target_update_every_updates=50).target_timesteps is None
