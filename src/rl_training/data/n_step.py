@@ -7,6 +7,7 @@ rewards that came, and their discount is gamma to the power of the number of tho
 from typing import Any
 
 import numpy as np
+import torch
 
 from rl_training.core.types import Array, State
 
@@ -89,8 +90,6 @@ class NStepWindow:
 
     def state_dict(self) -> State:
         """Return the waiting rows, column by column, and the clocks."""
-        import torch
-
         columns = {_key(name): torch.from_numpy(column.copy()) for name, column in self.fields.items()}
         return {"columns": columns, "time": torch.from_numpy(self.time.copy())}
 

@@ -17,6 +17,7 @@ class VectorPolicy(nn.Module):
     """
 
     network: nn.Module
+    activation: ActivationName
 
     def __init__(
         self, spec: EnvSpec, *, normalize_obs: bool, reward_normalizer: RewardNormalizer | None
@@ -66,8 +67,6 @@ class VectorPolicy(nn.Module):
         if self.device.type != "cpu" or not isinstance(network, nn.Sequential):
             return None
         return NumpyMLP(network, self.activation)
-
-    activation: ActivationName
 
     @torch.no_grad()
     def _outputs_on_device(self, features: Array) -> Array:

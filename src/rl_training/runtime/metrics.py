@@ -6,9 +6,10 @@ from torch import Tensor
 from rl_training.core.types import Metrics, State
 
 LOGGED_NAMES = {
-    "policy_loss": "policy_gradient_loss",
+    "policy_loss": "train/policy_gradient_loss",
+    "exploration_rate": "rollout/exploration_rate",
 }
-"""Where a loss's own name differs from the one users look for; the rest is logged as it is called."""
+"""Where a metric's own name differs from the one users look for; the rest is logged as `train/<name>`."""
 
 
 def first_non_finite(metrics: Metrics) -> str | None:
@@ -33,14 +34,14 @@ class MetricMeans:
             self._history.setdefault(name, []).append(value)
 
     def drain(self) -> dict[str, float]:
-        """Return the means under their `train/` names and forget them."""
+        """Return the means under the names of the log and forget them."""
         means = {name: torch.stack(values).float().mean() for name, values in self._history.items()}
         self._history.clear()
         if not means:
             return {}
         numbers = torch.stack(list(means.values())).tolist()
         return {
-            f"train/{LOGGED_NAMES.get(name, name)}": number
+            LOGGED_NAMES.get(name, f"train/{name}"): number
             for name, number in zip(means, numbers, strict=True)
         }
 
