@@ -26,7 +26,7 @@ from rl_training.experiment.runs import train
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 7
 QUIET = {"eval_every_timesteps": 0, "checkpoint_every_timesteps": 0, "num_eval_episodes": 1}
-SAC_STEPS, DQN_STEPS = 1_000, 10_240
+SAC_STEPS, DQN_STEPS = 700, 10_240
 CASES = ("SAC on HalfCheetah-v5", "DQN on CartPole-v1")
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Parts
-from rl_training.algorithms.off_policy import ReplayConfig, build_replay, reward_normalizer
+from rl_training.algorithms.off_policy import ReplayConfig, build_replay, reward_normalizer, scalar
 from rl_training.algorithms.optim import FlatAdam
 from rl_training.algorithms.q_losses import categorical_losses, quantile_losses, td_losses
 from rl_training.algorithms.targets import TargetNetwork
@@ -126,6 +126,7 @@ class DQNLearner:
     ) -> None:
         self.config = config
         self.policy = policy
+        self.device = policy.device  # asking a module for it takes as long as a layer
         self.optimizer = FlatAdam(policy.network.parameters(), max_grad_norm=config.max_grad_norm, eps=1e-8)
         self.target = TargetNetwork(policy.network, self.optimizer.flat)
         # a noisy network explores by itself
@@ -147,14 +148,14 @@ class DQNLearner:
         """Train on one batch [B]."""
         config = self.config
         self._update_target_by_timesteps(progress)
-        learning_rate = torch.tensor(
+        learning_rate = scalar(
             scheduled(config.learning_rate, config.learning_rate_schedule, progress.fraction)
         )
-        batch = batch.to(self.policy.device) if self.policy.device.type != "cpu" else batch
+        batch = batch.to(self.device) if self.device.type != "cpu" else batch
         with torch.no_grad():
             features, next_features = self.policy.features(batch.obs), self.policy.features(batch.next_obs)
         # noise of its own for each of the three passes through a noisy network
-        noises = [self.policy.network.draw_noise(self.noise_rng, self.policy.device) for _ in range(3)]
+        noises = [self.policy.network.draw_noise(self.noise_rng, self.device) for _ in range(3)]
         metrics, errors = self._train_batch(
             features,
             batch.actions,
@@ -171,7 +172,7 @@ class DQNLearner:
         ):
             self.target.follow(config.tau)
         metrics["learning_rate"] = learning_rate
-        metrics["exploration_rate"] = torch.tensor(self.explorer.epsilon(progress))
+        metrics["exploration_rate"] = scalar(self.explorer.epsilon(progress))
         return UpdateResult(metrics, errors)
 
     def _update_target_by_timesteps(self, progress: Progress) -> None:
@@ -203,12 +204,7 @@ class DQNLearner:
         losses, errors = self._losses(chosen(outputs, actions), next_chosen, rewards, discounts)
         loss = losses.mean() if weights is None else (weights * losses).mean()
         norm = self.optimizer.minimize(loss, learning_rate)
-        metrics = {
-            "loss": loss.detach(),
-            "grad_norm": norm,
-            "q_value": policy.values(outputs.detach()).mean(),
-        }
-        return metrics, errors
+        return {"loss": loss.detach(), "grad_norm": norm}, errors
 
     def _losses(
         self, said: Tensor, next_said: Tensor, rewards: Tensor, discounts: Tensor

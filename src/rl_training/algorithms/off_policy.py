@@ -1,7 +1,11 @@
 """What the off-policy algorithms share: settings of replay and network, and the source that remembers."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from rl_training.algorithms.base import AlgorithmConfig
 from rl_training.core.schedules import ScheduleName
@@ -91,6 +95,16 @@ def build_replay(
         reward_scaler=policy.reward_normalizer,
         observe=policy.observe if policy.normalizer is not None else None,
     )
+
+
+def scalar(value: float) -> Tensor:
+    """Return a 0-d tensor, the same for the same number: most settings do not change from update to update."""
+    return _scalar(value, torch.get_default_dtype())
+
+
+@lru_cache(maxsize=16)
+def _scalar(value: float, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(value, dtype=dtype)
 
 
 def reward_normalizer(config: "TrainConfig", gamma: float) -> RewardNormalizer | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm, Parts
-from rl_training.algorithms.off_policy import ReplayConfig, build_replay, reward_normalizer
+from rl_training.algorithms.off_policy import ReplayConfig, build_replay, reward_normalizer, scalar
 from rl_training.algorithms.optim import FlatAdam
 from rl_training.algorithms.targets import TargetNetwork
 from rl_training.core.schedules import scheduled
@@ -81,6 +81,7 @@ class TD3Learner:
     ) -> None:
         self.config = config
         self.policy = policy
+        self.device = policy.device  # asking a module for it takes as long as a layer
         sizes = (policy.encoder.size + policy.action_size, *config.hidden_sizes, 1)
         self.critics = EnsembleMLP(config.num_critics, sizes, config.activation, generator=generator).to(
             policy.device
@@ -99,8 +100,8 @@ class TD3Learner:
 
     def update(self, batch: Transitions, progress: Progress) -> UpdateResult:
         """Train on one batch [B]; whether the actor's turn has come depends on the number of updates in the run."""
-        config, device = self.config, self.policy.device
-        learning_rate = torch.tensor(
+        config, device = self.config, self.device
+        learning_rate = scalar(
             scheduled(config.learning_rate, config.learning_rate_schedule, progress.fraction)
         )
         batch = batch.to(device) if device.type != "cpu" else batch
