@@ -7,7 +7,7 @@ import torch
 
 from rl_training.core.types import Array, State
 
-FANOUT = 16
+FANOUT = 32
 MAX_ROOT = 4096
 
 
@@ -104,9 +104,9 @@ class PrioritizedSampler:
 
 
 class SumTree:
-    """Sums of `capacity` leaves in levels of 16, so that a draw of a whole batch is a few vectorised steps.
+    """Sums of `capacity` leaves in levels of 32, so that a draw of a whole batch is a few vectorised steps.
 
-    Beside each level lie the running sums within its groups of 16 siblings. They are recomputed from the leaves, never
+    Beside each level lie the running sums within its groups of 32 siblings. They are recomputed from the leaves, never
     adjusted by a difference: errors do not pile up, and all sums are a function of the leaves alone. The top level has
     at most 4096 nodes and is searched by its cumulative sum.
     """
@@ -153,17 +153,18 @@ class SumTree:
         top = self.top.cumsum()
         # below the last sum, as rounding may reach it; then some node's running sum is always larger
         rest = np.minimum(sums, np.nextafter(top[-1], 0.0))
-        node = top.searchsorted(rest, side="right")
-        rest = rest - (top[node] - self.top[node])
+        node: Array = top.searchsorted(rest, side="right")
+        before: Array = top
+        values: Array = self.top
         for group, running in zip(reversed(self.groups), reversed(self.running), strict=True):
+            rest -= before.take(node) - values.take(node)
             siblings = running.take(node, axis=0)
             # differences of sums may round to just outside of the node
             np.minimum(rest, np.nextafter(siblings[:, -1], 0.0), out=rest)
             np.maximum(rest, 0.0, out=rest)
             node = node * FANOUT + (siblings > rest[:, None]).argmax(axis=1)
-            rest -= running.take(node) - group.take(node)
-        found: Array = node
-        return found
+            before, values = running, group
+        return node
 
     def _parents(self, level: int) -> Array:
         """Return the nodes above a level, flat."""
