@@ -80,8 +80,9 @@ class PrioritizedSampler:
         self, count: int, rng: np.random.Generator, *, start: int, kept: int, beta: float
     ) -> tuple[Array, Array]:
         """Return positions [count] and importance weights [count], the largest of which is 1."""
-        total = self.tree.total
-        positions = self.tree.find((np.arange(count) + rng.random(count)) * (total / count))
+        top = self.tree.top.cumsum()
+        total = top[-1]
+        positions = self.tree.find((np.arange(count) + rng.random(count)) * (total / count), top)
         # in float32, which is what the loss is in: the power is the most expensive part of a draw
         weights: Array = (self.tree.leaves.take(positions) * (kept / total)).astype(np.float32) ** -beta
         weights /= weights.max()
@@ -148,9 +149,12 @@ class SumTree:
             np.cumsum(group, axis=1, out=running)
             self._parents(level)[: len(group)] = running[:, -1]
 
-    def find(self, sums: Array) -> Array:
-        """Return for each number in [0, total) the leaf at which the running sum passes it; never an empty leaf."""
-        top = self.top.cumsum()
+    def find(self, sums: Array, top: Array | None = None) -> Array:
+        """Return for each number in [0, total) the leaf at which the running sum passes it; never an empty leaf.
+
+        `top` is the cumulative sum of the top level, if it is at hand.
+        """
+        top = self.top.cumsum() if top is None else top
         # below the last sum, as rounding may reach it; then some node's running sum is always larger
         rest = np.minimum(sums, np.nextafter(top[-1], 0.0))
         node: Array = top.searchsorted(rest, side="right")
