@@ -206,9 +206,11 @@ def write_table(results: dict[str, Any]) -> None:
     ]
     pictures: list[str] = []
     notes = [""]
+    waiting: list[Gate] = []
     for gate in GATES:
         runs = list(finished(gate, results))
         if not runs:
+            waiting.append(gate)
             continue
         config = gate.config
         listed = ", ".join(f"{seed}: {result['score']:.4g}" for seed, result in runs)
@@ -223,6 +225,10 @@ def write_table(results: dict[str, Any]) -> None:
             notes += [f"{gate.name}: {gate.note}", ""]
         plot(gate, runs)
         pictures.append(f"![{gate.name}](curves/{gate.name}.png)")
+    if waiting:
+        names = ", ".join(gate.name for gate in waiting)
+        notes += [f"Not run with their present settings: {names}.", ""]
+        notes += [line for gate in waiting if gate.note for line in (f"{gate.name}: {gate.note}", "")]
     used = next(iter(results.values()))["versions"] if results else {}
     lines += [
         *notes,
