@@ -304,5 +304,8 @@ def test_every_counter_of_replay_that_changes_behaviour_is_saved(algo: str, tmp_
 def test_replay_source_owes_nothing_for_its_warm_up() -> None:
     source = parts_for("dqn", learning_starts=100, train_freq=4, gradient_steps=1).source
     assert isinstance(source, ReplaySource)
+    source.buffer.add(np.zeros(50, source.buffer.dtype))
     source.recorded = 100
     assert source.owed == 0
+    source.recorded = 108
+    assert source.owed == 2, "only what came after the warm-up counts"

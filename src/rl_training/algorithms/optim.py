@@ -1,5 +1,6 @@
 """Optimizers on one flat vector: clipping, moments and step are a few operations, whatever the number of layers."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 import torch
@@ -9,7 +10,7 @@ from torch.optim.adam import adam
 from rl_training.core.types import State
 
 
-class FlatOptimizer:
+class FlatOptimizer(ABC):
     """Gradient descent with global gradient clipping; how a gradient becomes a step is the subclass's.
 
     The parameters become views of one vector, so that one operation reaches all of them; modules, state dicts
@@ -34,12 +35,12 @@ class FlatOptimizer:
             self._apply(grad, learning_rate)
         return norm
 
-    def _apply(self, grad: Tensor, learning_rate: Tensor) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _apply(self, grad: Tensor, learning_rate: Tensor) -> None: ...
 
+    @abstractmethod
     def state_dict(self) -> State:
         """Return what the optimizer remembers of past gradients."""
-        raise NotImplementedError
 
     def load_state_dict(self, state: State) -> None:
         """Restore it in place."""
