@@ -1,7 +1,8 @@
 """Frozen records of tensors that move, index and map as one. Used per batch, never per step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
+from itertools import repeat
 from typing import Any, Self
 
 from torch import Tensor
@@ -19,6 +20,12 @@ class TensorStruct:
         """Return the rows `index`, copied."""
         return self.map(lambda tensor: tensor[index])
 
+    def split(self, size: int) -> Iterator[Self]:
+        """Yield the rows in order, `size` at a time, as views."""
+        columns = [_split(getattr(self, f.name), size) for f in fields(self)]  # type: ignore[arg-type]  # mix-in
+        for parts in zip(*columns, strict=False):  # a field that is None has no end
+            yield type(self)(*parts)
+
     def to(self, device: Any) -> Self:
         """Return the record on `device`."""
         return self.map(lambda tensor: tensor.to(device))
@@ -30,3 +37,13 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, dict):
         return {key: function(tensor) for key, tensor in value.items()}
     return function(value)
+
+
+def _split(value: Any, size: int) -> Iterable[Any]:
+    if value is None:
+        return repeat(None)
+    if isinstance(value, dict):
+        parts = zip(*(tensor.split(size) for tensor in value.values()), strict=True)
+        return (dict(zip(value, part, strict=True)) for part in parts)
+    pieces: tuple[Tensor, ...] = value.split(size)
+    return pieces

@@ -43,9 +43,7 @@ class RolloutBatch(TensorStruct):
             yield self
             return
         rows = self if rng is None else self.take(torch.from_numpy(rng.permutation(len(self))))
-        for start in range(0, len(self), batch_size):
-            part = slice(start, start + batch_size)
-            yield rows.map(lambda tensor, part=part: tensor[part])  # type: ignore[misc]  # binds the loop variable
+        yield from rows.split(batch_size)
 
 
 class RolloutBuffer:

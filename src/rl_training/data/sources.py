@@ -165,9 +165,7 @@ class ReplaySource:
                 rows = replace(rows, rewards=self.reward_scaler(rows.rewards))
             self.batches_given += count
             owed -= count
-            for start in range(0, len(rows), self.batch_size):
-                part = slice(start, start + self.batch_size)
-                yield rows if count == 1 else rows.map(lambda tensor, part=part: tensor[part])  # type: ignore[misc]
+            yield from rows.split(self.batch_size)
 
     def feedback(self, batch: Transitions, result: UpdateResult) -> None:
         """Set the priorities of the rows by the errors the update saw."""

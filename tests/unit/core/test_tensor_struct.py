@@ -36,6 +36,16 @@ def test_take_returns_the_named_rows_as_copies() -> None:
     assert source.nested["a"].sum() == 28.0
 
 
+def test_split_yields_all_rows_in_order_as_views() -> None:
+    source = pair()
+    parts = list(source.split(3))
+    assert [part.plain.tolist() for part in parts] == [[0.0, 1.0, 2.0], [3.0]]
+    assert [part.nested["a"][0].tolist() for part in parts] == [[0.0, 1.0], [6.0, 7.0]]
+    assert all(type(part) is Pair and part.absent is None for part in parts)
+    parts[1].plain.zero_()
+    assert source.plain[3] == 0.0
+
+
 def test_to_moves_every_tensor() -> None:
     moved = pair().to("meta")
     assert moved.plain.device.type == moved.nested["a"].device.type == "meta"
