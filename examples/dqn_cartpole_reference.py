@@ -42,7 +42,7 @@ class Args:
     """Adam's step size."""
     gamma: float = 0.99
     """Discount."""
-    target_update_every: int = 10
+    target_update_every_timesteps: int = 10
     """Steps between copies to the target network, which happen before a round of updates."""
     exploration_initial_eps: float = 1.0
     """Probability of a random action at the start."""
@@ -244,8 +244,8 @@ def train(args: Args) -> tuple[nn.Module, float]:
         timesteps += args.train_freq
         if timesteps > args.learning_starts:
             # one copy, however many multiples were crossed; it then stays as it is for the whole round
-            if timesteps // args.target_update_every > copies:
-                copies = timesteps // args.target_update_every
+            if timesteps // args.target_update_every_timesteps > copies:
+                copies = timesteps // args.target_update_every_timesteps
                 target.load_state_dict(network.state_dict())
             for rows in replay_rng.integers(0, len(replay), (args.gradient_steps, args.batch_size)):
                 update(network, target, optimizer, replay.batch(rows), args)

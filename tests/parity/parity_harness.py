@@ -1,0 +1,111 @@
+"""What the comparisons with the reference scripts share: loading a script, and driving the package's parts."""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rl_training.config import AlgorithmConfig, TrainConfig
+from rl_training.core.types import Progress, UpdateResult
+from rl_training.envs.factory import make_vector_env
+from rl_training.envs.stepper import VectorStepper
+from rl_training.experiment.agent import build_parts
+from rl_training.runtime.collector import Collector
+
+ROOT = Path(__file__).parents[2]
+
+
+def load_script(name: str) -> ModuleType:
+    """Import `examples/<name>.py`."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def printed_return(name: str, folder: Path, *flags: str) -> float:
+    """Run a script as a user does, in an empty folder that must stay so; return the number it ends with."""
+    command = [sys.executable, str(ROOT / "examples" / f"{name}.py"), *flags]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    text, _, number = done.stdout.strip().splitlines()[-1].rpartition(" ")
+    assert text.startswith("mean return of the last ")
+    assert text.endswith(" training episodes:")
+    assert list(folder.iterdir()) == []
+    return float(number)
+
+
+class CountingStepper(VectorStepper):
+    """Counts how episodes end, as a comparison without both kinds of end proves little."""
+
+    terminations = truncations = 0
+
+    def step(self, action: Any) -> None:
+        super().step(action)
+        self.terminations += int(self.out.terminated.sum())
+        self.truncations += int(self.out.truncated.sum())
+
+
+class Package:
+    """The package's parts for a script's settings, driven as the trainer drives them."""
+
+    def __init__(self, algo: str, settings: type[AlgorithmConfig], args: Any, **others: Any) -> None:
+        """`args` are the script's, with the config's names; `others` are settings the script has otherwise."""
+        given = asdict(args)
+        self.config = TrainConfig(
+            algo=algo,
+            env_id=given.pop("env_id"),
+            seed=given.pop("seed"),
+            total_timesteps=given.pop("total_timesteps"),
+            num_envs=given.pop("num_envs", 1),
+            env_kwargs={"max_episode_steps": given.pop("max_episode_steps")},
+            algorithm=settings(**given | others),
+        )
+        self.stepper = CountingStepper(make_vector_env(self.config))
+        parts = build_parts(self.config, self.stepper.spec)
+        self.learner: Any = parts.learner
+        self.source: Any = parts.source
+        self.collector = Collector(self.stepper, self.learner.explorer, self.source)
+        self.progress = Progress(total_timesteps=self.config.total_timesteps)
+        self.stepper.reset()
+
+    def collect(self) -> None:
+        counted = self.collector.collect(self.source.steps_per_collect, self.progress)
+        self.progress = self.progress.advanced(timesteps=counted)
+
+    def train(self) -> list[UpdateResult]:
+        """Spend the budget; return what the updates said."""
+        results = []
+        while not self.progress.done:
+            self.collect()
+            for batch in self.source.batches(self.progress):
+                results.append(self.learner.update(batch, self.progress))
+                self.progress = self.progress.advanced(updates=1)
+        return results
+
+
+def parameters_of(module: torch.nn.Module) -> list[Tensor]:
+    return [p.detach() for p in module.parameters()]
+
+
+def assert_close(ours: Iterable[Tensor], theirs: Iterable[Tensor], atol: float, name: str = "") -> None:
+    """Compare tensor by tensor; there must be some, and as many on both sides."""
+    pairs = list(zip(ours, theirs, strict=True))
+    assert pairs, f"nothing to compare {name}"
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=0, atol=atol, msg=lambda text: f"{name}: {text}")
+
+
+def moves(now: Iterable[Tensor], before: Iterable[Tensor]) -> list[float]:
+    """Return the largest change of each tensor."""
+    return [float((a - b).detach().abs().max()) for a, b in zip(now, before, strict=True)]
