@@ -103,8 +103,8 @@ GATES = (
         -100,
         overrides=(("prioritized", True),),
         note="CartPole with RL Zoo's settings was tried first and missed 450 on all of seeds 1 to 3 (104, 101, 214): "
-        "seed 1 was solved at 25k steps and lost again. The same with priority_alpha 0 on seed 1 ended at 500, so it "
-        "is the priorities that do not suit these settings.",
+        "seed 1 was solved at 25k steps and lost again. The same with priority_alpha 0 on seed 1 ended at 500, so "
+        "the priorities seem not to suit these settings.",
     ),
     Gate(
         "dqn_noisy",
@@ -114,7 +114,7 @@ GATES = (
         note="RL Zoo's settings with `noisy` were tried first. CartPole: stopped at 30k steps of seed 1 with "
         "evaluations of 90 to 248. Acrobot: -500 and -104 on seeds 1 and 2, and -500 after 60k steps of seed 11 "
         "with 10k random steps at the start: noise alone rarely finds Acrobot's goal. The settings of "
-        "`cartpole_rainbow` without its other switches then gave 500, 500 and 500 on seeds 11 to 13 and were run "
+        "`cartpole_rainbow` without its other switches then reached 500 on each of seeds 11 to 13 and were run "
         "on the gate's seeds afterwards.",
     ),
     Gate("sac_pendulum", "configs/sac/pendulum.yaml", -250, episodes=50),
