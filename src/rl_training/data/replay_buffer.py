@@ -139,7 +139,8 @@ class ReplayBuffer:
     @property
     def nbytes(self) -> int:
         """Memory of the full buffer."""
-        return self.capacity * self.dtype.itemsize + (0 if self.frames is None else self.frames.nbytes)
+        frames = 0 if self.frames is None else self.frames.nbytes
+        return self.capacity * self.dtype.itemsize + self.sampler.nbytes + frames
 
     @property
     def rows(self) -> Array:

@@ -1,5 +1,6 @@
 """How rows of a replay buffer are drawn: uniformly, or by priority with a sum tree."""
 
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -7,13 +8,16 @@ import torch
 
 from rl_training.core.types import Array, State
 
-FANOUT = 32
+FANOUT = 16
 MAX_ROOT = 4096
+UNITS = 2**24
 
 
 class Sampler(Protocol):
     """Draws ring positions; `start` is the oldest of `kept` rows, the newest follow it around the ring."""
 
+    @property
+    def nbytes(self) -> int: ...
     def added(self, positions: Array) -> None: ...
     def removed(self, positions: Array) -> None: ...
     def draw(
@@ -29,6 +33,11 @@ class UniformSampler:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+
+    @property
+    def nbytes(self) -> int:
+        """Nothing is kept."""
+        return 0
 
     def added(self, positions: Array) -> None:
         """Nothing to note."""
@@ -61,12 +70,24 @@ class PrioritizedSampler:
 
     A row's probability is proportional to (|error| + epsilon)^alpha; a new row has the largest priority so far, so it
     is soon seen once. The weight (1 / (rows * probability))^beta undoes the bias, scaled by the largest of the batch.
+    Priorities are kept as whole numbers of 2^-24, so that sums of them are exact.
     """
 
     def __init__(self, capacity: int, *, alpha: float = 0.6, epsilon: float = 1e-6) -> None:
-        self.alpha, self.epsilon = alpha, epsilon
-        self.tree = SumTree(capacity)
-        self.max_priority = 1.0
+        self.capacity, self.alpha, self.epsilon = capacity, alpha, epsilon
+        self.max_priority = UNITS
+        # so that no sum can overflow: a priority of 260,000 for a million rows
+        self._limit = 2.0**62 / capacity
+
+    @cached_property
+    def tree(self) -> "SumTree":
+        """The priorities, allocated when first used."""
+        return SumTree(self.capacity)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the tree: two numbers per leaf, and the levels above."""
+        return 16 * self.capacity * FANOUT // (FANOUT - 1)
 
     def added(self, positions: Array) -> None:
         """Give new rows the largest priority so far."""
@@ -74,25 +95,29 @@ class PrioritizedSampler:
 
     def removed(self, positions: Array) -> None:
         """Rows that are no longer whole are never drawn."""
-        self.tree.set(positions, np.zeros(len(positions)))
+        self.tree.set(positions, np.zeros(len(positions), np.int64))
 
     def draw(
         self, count: int, rng: np.random.Generator, *, start: int, kept: int, beta: float
     ) -> tuple[Array, Array]:
         """Return positions [count] and importance weights [count], the largest of which is 1."""
         top = self.tree.top.cumsum()
-        total = top[-1]
-        positions = self.tree.find((np.arange(count) + rng.random(count)) * (total / count), top)
-        # in float32, which is what the loss is in: the power is the most expensive part of a draw
+        total = int(top[-1])
+        numbers = ((np.arange(count) + rng.random(count)) * (total / count)).astype(np.int64)
+        positions = self.tree.find(
+            np.minimum(numbers, total - 1), top
+        )  # the product may round up to the total
+        # in float32, which is what the loss is in: the power is the most expensive part
         weights: Array = (self.tree.leaves.take(positions) * (kept / total)).astype(np.float32) ** -beta
         weights /= weights.max()
         return positions, weights
 
     def update(self, positions: Array, errors: Array) -> None:
-        """Set the priorities of rows by their absolute errors."""
-        priorities = (np.abs(errors, dtype=np.float64) + self.epsilon) ** self.alpha
-        self.max_priority = max(self.max_priority, float(priorities.max()))
-        self.tree.set(positions, priorities)
+        """Set the priorities of rows by their absolute errors; one that is no number counts as none."""
+        priorities = (np.abs(errors) + self.epsilon) ** self.alpha * UNITS
+        units = np.fmin(np.fmax(priorities, 1.0), self._limit).astype(np.int64)
+        self.max_priority = max(self.max_priority, int(units.max()))
+        self.tree.set(positions, units)
 
     def state_dict(self) -> State:
         """Return the priorities whole: they change all over the buffer between two checkpoints."""
@@ -100,16 +125,19 @@ class PrioritizedSampler:
 
     def load_state_dict(self, state: State) -> None:
         """Restore them; the sums follow from the leaves, bit for bit."""
-        self.max_priority = float(state["max_priority"])
-        self.tree.load(state["priorities"].numpy())
+        priorities = state["priorities"].numpy()
+        if priorities.dtype != np.int64 or priorities.min(initial=0) < 0:
+            raise ValueError("the priorities of the replay buffer are not whole numbers of 0 or more")
+        self.max_priority = int(state["max_priority"])
+        self.tree.load(priorities)
 
 
 class SumTree:
-    """Sums of `capacity` leaves in levels of 32, so that a draw of a whole batch is a few vectorised steps.
+    """Sums of `capacity` whole numbers in levels of 16, so that a draw of a batch is a few vectorised steps.
 
-    Beside each level lie the running sums within its groups of 32 siblings. They are recomputed from the leaves, never
-    adjusted by a difference: errors do not pile up, and all sums are a function of the leaves alone. The top level has
-    at most 4096 nodes and is searched by its cumulative sum.
+    Beside each level lie the running sums within its groups of 16 siblings. The top level has at most 4096 nodes and is
+    searched by its cumulative sum. Sums of whole numbers are exact: nothing piles up, and no draw can fall between two
+    leaves or on an empty one.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -118,9 +146,9 @@ class SumTree:
         while sizes[-1] > MAX_ROOT or len(sizes) == 1:
             sizes.append(-(-sizes[-1] // FANOUT))
         # every level but the top is padded to whole groups of siblings
-        self.groups = [np.zeros((-(-size // FANOUT), FANOUT)) for size in sizes[:-1]]
-        self.running = [np.zeros_like(group) for group in self.groups]
-        self.top = np.zeros(sizes[-1])
+        self.groups = [np.zeros((-(-size // FANOUT), FANOUT), np.int64) for size in sizes[:-1]]
+        self.running = [np.zeros(group.shape, np.int64) for group in self.groups]
+        self.top = np.zeros(sizes[-1], np.int64)
 
     @property
     def leaves(self) -> Array:
@@ -129,9 +157,9 @@ class SumTree:
         return leaves
 
     @property
-    def total(self) -> float:
+    def total(self) -> int:
         """The sum of all leaves."""
-        return float(self.top.sum())
+        return int(self.top.sum())
 
     def set(self, index: Array, values: Array) -> None:
         """Assign leaves and renew the sums above them; of equal indices the last one counts."""
@@ -149,24 +177,18 @@ class SumTree:
             np.cumsum(group, axis=1, out=running)
             self._parents(level)[: len(group)] = running[:, -1]
 
-    def find(self, sums: Array, top: Array | None = None) -> Array:
-        """Return for each number in [0, total) the leaf at which the running sum passes it; never an empty leaf.
+    def find(self, numbers: Array, top: Array | None = None) -> Array:
+        """Return for each whole number in [0, total) the leaf at which the running sum passes it; never an empty one.
 
         `top` is the cumulative sum of the top level, if it is at hand.
         """
-        top = self.top.cumsum() if top is None else top
-        # below the last sum, as rounding may reach it; then some node's running sum is always larger
-        rest = np.minimum(sums, np.nextafter(top[-1], 0.0))
-        node: Array = top.searchsorted(rest, side="right")
-        before: Array = top
+        before: Array = self.top.cumsum() if top is None else top
         values: Array = self.top
+        node: Array = before.searchsorted(numbers, side="right")
+        rest = numbers
         for group, running in zip(reversed(self.groups), reversed(self.running), strict=True):
-            rest -= before.take(node) - values.take(node)
-            siblings = running.take(node, axis=0)
-            # differences of sums may round to just outside of the node
-            np.minimum(rest, np.nextafter(siblings[:, -1], 0.0), out=rest)
-            np.maximum(rest, 0.0, out=rest)
-            node = node * FANOUT + (siblings > rest[:, None]).argmax(axis=1)
+            rest = rest - before.take(node) + values.take(node)  # what is left of the number within the node
+            node = node * FANOUT + (running.take(node, axis=0) > rest[:, None]).argmax(axis=1)
             before, values = running, group
         return node
 
