@@ -69,6 +69,10 @@ class AlgorithmConfig(CheckedConfig):
         """Return what is impossible, each naming key, value and remedy."""
         return []
 
+    def remarks(self, total_timesteps: int) -> list[str]:
+        """Return what is possible, but hardly meant."""
+        return []
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(CheckedConfig):

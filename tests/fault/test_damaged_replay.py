@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import rl_training
-from rl_training.config import TrainConfig
-from rl_training.core.errors import UserError
+from rl_training.config import TrainConfig, load_config
+from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment import runs
-from rl_training.experiment.checkpointing import manifest_hash
+from rl_training.experiment.checkpointing import manifest_hash, read_checkpoint, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,29 @@ def test_a_damaged_oldest_segment_leaves_the_agent_usable(run_dir: Path) -> None
     with pytest.raises(UserError, match=r"segment_0_\d+.*damaged.*the agent in .* is whole"):
         runs.resume(run_dir, total_timesteps=700)
     assert rl_training.load(run_dir).evaluate(1)["num_episodes"] == 1
+
+
+def test_a_new_run_does_not_begin_with_damaged_replay_data(run_dir: Path, tmp_path: Path) -> None:
+    flip(segments(run_dir)[-1])
+    start = run_dir / "checkpoints" / "step_600"
+    config = load_config(run_dir / "config.yaml").with_overrides(output_dir=str(tmp_path / "new"))
+    with pytest.raises(UserError, match=r"damaged.*the agent in .* is whole"):
+        runs.train(config, start_from=start)
+    assert not list((tmp_path / "new").glob("*"))
+
+
+@pytest.mark.parametrize("group", ["model", "optimizer", "target"])
+def test_numbers_that_are_not_finite_are_not_written(finished: Path, tmp_path: Path, group: str) -> None:
+    read = read_checkpoint(finished / "checkpoints" / "step_600")
+    part = read.state[group]
+    tensor = next(value for value in part.values() if isinstance(value, torch.Tensor) and value.ndim)
+    tensor.view(-1)[0] = float("nan")
+    folder = tmp_path / "step_600"
+    with pytest.raises(RunFault, match=r"step_600 was not written.*not finite"):
+        write_checkpoint(
+            folder, config=read.config, progress=read.progress, state=read.state, facts=read.facts
+        )
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

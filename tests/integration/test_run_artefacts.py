@@ -262,3 +262,44 @@ class TestRunFolderNames:
         with pytest.raises(UserError, match="output_dir") as caught:
             make_run_dir(self.config(tmp_path / "file" / below))
         assert "choose a folder" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (
+            ["--learning-starts", "64"],
+            "learning_starts is 64 and total_timesteps 64: the run ends before its first",
+        ),
+        (
+            ["--train-freq", "65", "--learning-starts", "0"],
+            "train_freq is 65 and total_timesteps 64: the run takes",
+        ),
+        (["--train-freq", "64", "--learning-starts", "63"], None),
+    ],
+)
+def test_a_run_too_short_for_an_update_says_so(cli, tmp_path, flags, told):
+    outcome = cli(
+        "train", "dqn", "--env-id", "CartPole-v1", "--total-timesteps", 64, "--num-envs", 1, "--output-dir", tmp_path,
+        "--buffer-size", 100, "--eval-every-timesteps", 0, "--num-eval-episodes", 1, *flags,
+    )  # fmt: skip
+    assert (outcome.code, outcome.err) == (0, "")
+    notes = [line for line in outcome.out.splitlines() if line.startswith("note: ") and "memory" not in line]
+    assert len(notes) == (told is not None)
+    assert told is None or notes[0].startswith(f"note: {told}")
+
+
+def test_the_cost_of_checkpoints_covers_replay_data(rows, tmp_path):
+    config = TrainConfig(
+        algo="dqn", env_id="CartPole-v1", num_envs=1, total_timesteps=200, output_dir=str(tmp_path),
+        num_eval_episodes=1, eval_every_timesteps=0, checkpoint_every_timesteps=100, keep_checkpoints=100,
+        log_every_timesteps=100,
+    ).with_overrides(buffer_size=1000, learning_starts=300)  # fmt: skip
+    run_dir = train(config).run_dir
+    last = rows(run_dir / "metrics.jsonl")[-1]["time/checkpoint_bytes"]
+    checkpoints = run_dir / "checkpoints"
+    files = [*(checkpoints / "step_0").iterdir(), *(checkpoints / "step_100").iterdir()]
+    files += [
+        checkpoints / "replay" / "segment_0_100.safetensors"
+    ]  # the last row comes before the last checkpoint
+    assert last == sum(path.stat().st_size for path in files)

@@ -64,7 +64,7 @@ class DQNConfig(ReplayConfig):
     dueling: bool = False
     """Separate streams for the state's value and the advantages (arXiv:1511.06581)."""
     noisy: bool = False
-    """Explore by learned noise in the upper layers instead of random actions (arXiv:1706.10295)."""
+    """Explore by learned noise in the upper layers (arXiv:1706.10295) instead of random actions: epsilon is then 0."""
     distribution: Distribution = "none"
     """What is learned of each return: its mean, a c51 histogram, or its quantiles."""
     num_atoms: int = 51

@@ -62,6 +62,21 @@ class ReplayConfig(AlgorithmConfig):
             found.append(f"gradient_steps is {self.gradient_steps}; use 1 or more, or -1 for train_freq")
         return found
 
+    def remarks(self, total_timesteps: int) -> list[str]:
+        """A run may be too short for its first update."""
+        found = []
+        if self.learning_starts >= total_timesteps:
+            found.append(
+                f"learning_starts is {self.learning_starts:,} and total_timesteps {total_timesteps:,}: the run ends "
+                "before its first update"
+            )
+        if self.train_freq > total_timesteps:
+            found.append(
+                f"train_freq is {self.train_freq:,} and total_timesteps {total_timesteps:,}: the run takes as many "
+                "steps as its first update needs"
+            )
+        return found
+
 
 def build_replay(
     config: "TrainConfig",

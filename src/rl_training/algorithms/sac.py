@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SACConfig(ReplayConfig):
-    """Settings of SAC. REDQ (arXiv:2101.05982) is num_critics 10, critic_subset 2 and gradient_steps 20."""
+    """Settings of SAC.
+
+    REDQ's ensemble (arXiv:2101.05982) is num_critics 10, critic_subset 2 and gradient_steps 20; here the actor moves
+    with every update, there once per step.
+    """
 
     tau: float = 0.005
     """Part by which the target critics move to the online ones with every update."""
@@ -42,7 +46,7 @@ class SACConfig(ReplayConfig):
     ent_coef_init: float = 1.0
     """Where the learned weight begins."""
     target_entropy: float | None = None
-    """Entropy that the learned weight aims at; none is minus the number of action components."""
+    """Entropy that the learned weight aims at, if it is learned; none is minus the number of action components."""
     num_critics: int = 2
     """Critics, batched as one network; the target is the smallest of their values."""
     critic_subset: int | None = None
@@ -112,20 +116,19 @@ class SACLearner:
         if config.critic_subset is not None:
             drawn = self.noise_rng.permutation(config.num_critics)[: config.critic_subset]
             subset = torch.from_numpy(drawn).to(device)
-        metrics, errors = self._train_batch(
+        metrics = self._train_batch(
             features,
             batch.actions,
             batch.rewards,
             batch.discounts,
             next_features,
-            batch.weights,
             noise[0],
             noise[1],
             subset,
             learning_rate,
         )
         metrics["learning_rate"] = learning_rate
-        return UpdateResult(metrics, errors)
+        return UpdateResult(metrics)
 
     def _train_batch(
         self,
@@ -134,12 +137,11 @@ class SACLearner:
         rewards: Tensor,
         discounts: Tensor,
         next_features: Tensor,
-        weights: Tensor | None,
         noise: Tensor,
         next_noise: Tensor,
         subset: Tensor | None,
         learning_rate: Tensor,
-    ) -> tuple[Metrics, Tensor]:
+    ) -> Metrics:
         """Three losses, three steps, target averaging: tensors in, tensors out; the unit of compilation."""
         alpha = self.log_alpha.detach().exp()
         with torch.no_grad():
@@ -148,20 +150,21 @@ class SACLearner:
             lowest = (next_values if subset is None else next_values[subset]).amin(0)
             targets = rewards + discounts * (lowest - alpha * next_logprobs)
         differences = self.critics(torch.cat([features, actions], dim=-1)) - targets
-        squares = differences.square() if weights is None else weights * differences.square()
-        critic_loss = 0.5 * squares.mean(1).sum()
-        self.critic_optimizer.minimize(critic_loss, learning_rate)
+        critic_loss = 0.5 * differences.square().mean(1).sum()
+        critic_norm = self.critic_optimizer.minimize(critic_loss, learning_rate)
 
         # only the actor's gradients are computed here: the critics are passed through, not differentiated
         new_actions, logprobs = self.policy.sample(features, noise)
         values = self.critics(torch.cat([features, new_actions], dim=-1))
         value = values.amin(0) if subset is None else values.mean(0)
         actor_loss = (alpha * logprobs - value).mean()
-        self.actor_optimizer.minimize(actor_loss, learning_rate)
+        actor_norm = self.actor_optimizer.minimize(actor_loss, learning_rate)
 
         metrics = {
             "actor_loss": actor_loss.detach(),
             "critic_loss": critic_loss.detach(),
+            "actor_grad_norm": actor_norm,
+            "critic_grad_norm": critic_norm,
             "ent_coef": alpha,
         }
         if self.config.ent_coef is None:
@@ -169,7 +172,7 @@ class SACLearner:
             self.alpha_optimizer.minimize(alpha_loss, learning_rate)
             metrics["ent_coef_loss"] = alpha_loss.detach()
         self.target.follow(self.config.tau)
-        return metrics, differences.detach().abs().mean(0)
+        return metrics
 
     def state_dict(self) -> dict[str, State]:
         """Return what acting needs (`model`), critics and their targets, temperature, moments and random states."""

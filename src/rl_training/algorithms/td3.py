@@ -109,20 +109,19 @@ class TD3Learner:
             features, next_features = self.policy.features(batch.obs), self.policy.features(batch.next_obs)
         shape = (len(batch), self.policy.action_size)
         noise = torch.from_numpy(self.noise_rng.standard_normal(shape, dtype=float_dtype())).to(device)
-        metrics, errors = self._train_critics(
+        metrics = self._train_critics(
             features,
             batch.actions,
             batch.rewards,
             batch.discounts,
             next_features,
-            batch.weights,
             noise,
             learning_rate,
         )
         if (progress.updates + 1) % config.policy_delay == 0:
             metrics |= self._train_actor(features, learning_rate)
         metrics["learning_rate"] = learning_rate
-        return UpdateResult(metrics, errors)
+        return UpdateResult(metrics)
 
     def _train_critics(
         self,
@@ -131,10 +130,9 @@ class TD3Learner:
         rewards: Tensor,
         discounts: Tensor,
         next_features: Tensor,
-        weights: Tensor | None,
         noise: Tensor,
         learning_rate: Tensor,
-    ) -> tuple[Metrics, Tensor]:
+    ) -> Metrics:
         """Loss, backward, optimizer: tensors in, tensors out; a unit of compilation."""
         clip = self.config.target_noise_clip
         with torch.no_grad():
@@ -143,23 +141,22 @@ class TD3Learner:
             next_values = self.target_critics.network(torch.cat([next_features, next_actions], dim=-1))
             targets = rewards + discounts * next_values.amin(0)
         values = self.critics(torch.cat([features, actions], dim=-1))
-        differences = values - targets
-        squares = differences.square() if weights is None else weights * differences.square()
-        loss = squares.mean(1).sum()
-        self.critic_optimizer.minimize(loss, learning_rate)
+        loss = (values - targets).square().mean(1).sum()
+        norm = self.critic_optimizer.minimize(loss, learning_rate)
         return {
             "critic_loss": loss.detach(),
+            "critic_grad_norm": norm,
             "q_value": values.detach().mean(),
-        }, differences.detach().abs().mean(0)
+        }
 
     def _train_actor(self, features: Tensor, learning_rate: Tensor) -> Metrics:
         """One step of the actor up the first critic, which is passed through, not differentiated; then the targets."""
         new_actions = torch.tanh(self.policy.network(features))
         loss = -self.critics(torch.cat([features, new_actions], dim=-1), members=1).mean()
-        self.actor_optimizer.minimize(loss, learning_rate)
+        norm = self.actor_optimizer.minimize(loss, learning_rate)
         self.target_actor.follow(self.config.tau)
         self.target_critics.follow(self.config.tau)
-        return {"actor_loss": loss.detach()}
+        return {"actor_loss": loss.detach(), "actor_grad_norm": norm}
 
     def state_dict(self) -> dict[str, State]:
         """Return what acting needs (`model`), critics, targets, moments, noise and random states."""

@@ -45,12 +45,13 @@ class Explorer(Protocol):
     """The behaviour policy; everything it says goes into `acted`.
 
     Per step: `act(step.obs, acted, progress)`, the environments move, `after_step(step, acted)`;
-    after the last one `end_collect(step, acted)`.
+    after the last one `end_collect(step, acted)`. `forget` drops what it knows of episodes that will not go on.
     """
 
     def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None: ...
     def after_step(self, step: StepArrays, acted: ActArrays) -> None: ...
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None: ...
+    def forget(self, envs: Sequence[int]) -> None: ...
 
 
 class Recorder(Protocol):

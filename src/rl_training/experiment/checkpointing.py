@@ -36,6 +36,8 @@ from rl_training.version import __version__
 
 FORMAT_VERSION = 1
 POINTERS = ("last", "best")
+FINITE_GROUPS = ("model", "optimizer", "critics", "target", "target_actor")
+"""Parts of a state in which no number may be nan or infinite."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ def write_checkpoint(
     facts: Mapping[str, Any],
 ) -> int:
     """Write a checkpoint folder, complete under its name or not there at all; return its size in bytes."""
-    refuse_non_finite(state["model"], f"checkpoint {folder.name} was not written")
+    for group in FINITE_GROUPS:
+        refuse_non_finite(state.get(group, {}), f"checkpoint {folder.name} was not written")
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -139,7 +142,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         }
         if "model" not in state:
             raise ValueError("there is no model in it")
-        for group in ("model", "optimizer"):
+        for group in FINITE_GROUPS:
             refuse_non_finite(state.get(group, {}), f"checkpoint {path} cannot be used", UserError)
         return Checkpoint(path, config, progress, state, _checked_facts(manifest["facts"]))
 

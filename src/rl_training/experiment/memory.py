@@ -6,6 +6,7 @@ from pathlib import Path
 from rl_training.core.errors import UserError
 
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+CGROUP_STATISTICS = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.stat")
 CGROUP_USAGES = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
 
 
@@ -53,7 +54,19 @@ def _meminfo() -> int | None:
 
 def _cgroup() -> int | None:
     limit, usage = _first_number(CGROUP_LIMITS), _first_number(CGROUP_USAGES)
-    return None if limit is None or usage is None else max(limit - usage, 0)
+    return None if limit is None or usage is None else max(limit - usage + _reclaimable(), 0)
+
+
+def _reclaimable() -> int:
+    """Return the bytes of file cache that a container counts as used, but gives back when asked."""
+    for path in CGROUP_STATISTICS:
+        try:
+            words = Path(path).read_text().split()
+            numbers = dict(zip(words[::2], words[1::2], strict=True))
+            return int(numbers.get("total_inactive_file", numbers["inactive_file"]))
+        except (OSError, ValueError, KeyError):
+            continue
+    return 0
 
 
 def _first_number(paths: tuple[str, ...]) -> int | None:

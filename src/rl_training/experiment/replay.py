@@ -18,15 +18,17 @@ class ReplayFiles:
         self.checkpoints, self.storages = checkpoints, storages
         self.folder = checkpoints / FOLDER
         self._stores = {kind: SegmentStore(self.folder, _prefix(kind)) for kind in storages}
-        self._listed: dict[
-            str, list[Any]
-        ] = {}  # by checkpoint: reading every manifest every time would be slow
+        # by checkpoint: reading every manifest every time would be slow
+        self._listed: dict[str, list[Any]] = {}
+        self.bytes_written = 0
 
     def save(self, checkpoint: str) -> dict[str, Any]:
         """Write what is new; return what the manifest of `checkpoint` must say."""
         listed = {}
         for kind, storage in self.storages.items():
+            before = {segment.name for segment in self._stores[kind].segments}
             files = self._stores[kind].append(storage)
+            self.bytes_written += sum(entry["size"] for entry in files if entry["name"] not in before)
             listed[kind] = {
                 "total_rows": storage.total_rows,
                 "kept_rows": storage.kept_rows,

@@ -66,7 +66,10 @@ def train(
     arguments: Sequence[str] | None = None,
 ) -> TrainResult:
     """Train in a new run folder; `start_from` is a checkpoint whose state the run begins with."""
-    checkpoint = read_checkpoint(start_from) if start_from is not None else None
+    checkpoint = None
+    if start_from is not None:
+        checkpoint = read_checkpoint(start_from)
+        verify_replay(checkpoint.path, checkpoint.facts["replay"])
     choose_device(config.device)
     check_tracker(config)
     with (
@@ -76,6 +79,8 @@ def train(
         console = console or Console()
         if not stepper.resumable:
             console.notice(NOT_RESUMABLE)
+        for remark in config.algorithm.remarks(config.total_timesteps):
+            console.notice(remark)
         _announce_memory(config, stepper, console)
         run_dir = make_run_dir(config)
         metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))

@@ -18,6 +18,7 @@ from torch import Tensor
 from rl_training.core.errors import UserError
 from rl_training.experiment.files import read_tensors, write_bytes
 
+MAX_ROWS = 2**14
 NAME = re.compile(r"segment_([a-z]+_)?(\d+)_(\d+)\.safetensors")
 
 
@@ -58,9 +59,9 @@ class SegmentStore:
         """Write the rows that no segment holds yet; return the list a manifest must carry."""
         first = storage.total_rows - storage.kept_rows
         written = self.segments[-1].stop if self.segments else 0
-        start = max(written, first)
-        if start < storage.total_rows:
-            self.segments.append(self._write(start, storage))
+        # in slices: a segment is copied twice while it is written
+        for start in range(max(written, first), storage.total_rows, MAX_ROWS):
+            self.segments.append(self._write(start, min(start + MAX_ROWS, storage.total_rows), storage))
         self.segments = [segment for segment in self.segments if segment.stop > first]
         return [asdict(segment) for segment in self.segments]
 
@@ -88,8 +89,7 @@ class SegmentStore:
             except (KeyError, ValueError) as error:
                 raise UserError(f"{self.folder / segment.name} does not fit: {error}") from error
 
-    def _write(self, start: int, storage: RowStorage) -> Segment:
-        stop = storage.total_rows
+    def _write(self, start: int, stop: int, storage: RowStorage) -> Segment:
         rows = {name: rows.contiguous() for name, rows in storage.read_rows(start, stop).items()}
         blob = save_tensors(rows)
         name = f"{self.prefix}{start}_{stop}.safetensors"

@@ -192,6 +192,7 @@ class Session:
         self.stepper.change_seed(checkpoint.progress.timesteps)
         lost = self.stepper.resume(state["envs"] if same_envs else {})
         self.parts.source.forget(lost)
+        self.parts.learner.explorer.forget(lost)
         if lost and resumed and self.stepper.resumable:
             warnings.warn(
                 f"environments {lost} are not deterministic: replaying their actions led elsewhere. They go on with a "
@@ -213,7 +214,7 @@ class Session:
 
     def _save(self, progress: Progress, *, evaluation: dict[str, Any] | None, best: bool) -> None:
         assert self.files is not None
-        started = time.monotonic()
+        started, written = time.monotonic(), self.replay.bytes_written
         name = f"step_{progress.timesteps}"
         if best:
             self.best_checkpoint = name
@@ -245,7 +246,7 @@ class Session:
             raise RunFault(f"checkpoint {name} could not be written: {error.strerror or error}") from error
         self.last_checkpoint = self.checkpoints / name
         self.checkpoint_cost["time/checkpoint_seconds"] += time.monotonic() - started
-        self.checkpoint_cost["time/checkpoint_bytes"] += size
+        self.checkpoint_cost["time/checkpoint_bytes"] += size + self.replay.bytes_written - written
 
     def _failed(self, error: BaseException) -> BaseException:
         """Record the end in the metadata, and add to a fault's message where the last good state is."""

@@ -38,8 +38,9 @@ class RunningMoments(nn.Module):
 class ObservationNormalizer(nn.Module):
     """Shifts and scales continuous features to zero mean and unit variance, clipped; others pass unchanged.
 
-    Statistics change only in `update`, which the learner calls after it has trained on a rollout: acting and
-    learning on one rollout see the same numbers, and evaluation sees frozen ones.
+    Statistics change only in `update`: on-policy learners call it after they have trained on a rollout, so that acting
+    and learning on one rollout see the same numbers; off-policy, every new observation counts at once. Evaluation
+    sees frozen ones.
     """
 
     shift: Tensor

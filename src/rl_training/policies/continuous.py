@@ -19,14 +19,15 @@ from rl_training.policies.vector_policy import VectorPolicy
 def bounded_action_size(space: Space[Any], algorithm: str) -> int:
     """Return the number of action components, or refuse a space without finite bounds on all of them."""
     if not isinstance(space, spaces.Box):
+        others = "ppo, a2c or dqn" if isinstance(space, spaces.Discrete) else "ppo or a2c"
         raise UserError(
             f"{algorithm} needs continuous actions, but the action space is {type(space).__name__}; "
-            "use ppo, a2c or dqn, or an environment with Box actions"
+            f"use {others}, or an environment with Box actions"
         )
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         raise UserError(
             f"{algorithm} needs actions with finite bounds, but the action space is {space}; "
-            "wrap the environment with gymnasium.wrappers.RescaleAction or ClipAction, or use ppo"
+            "give its action space finite bounds, e.g. with gymnasium.wrappers.TransformAction, or use ppo"
         )
     shape, _ = action_layout(space)
     return shape[0]

@@ -1,5 +1,7 @@
 """Behaviour policies: how actions are chosen while collecting."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rl_training.core.schedules import interpolated
@@ -34,6 +36,9 @@ class ActorCriticExplorer:
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
         """Fill last_value: what follows the last recorded step."""
         acted.last_value[:] = self.policy.values_numpy(step.obs)
+
+    def forget(self, envs: Sequence[int]) -> None:
+        """It knows nothing of episodes."""
 
     def state_dict(self) -> State:
         """Return the random state."""
@@ -90,6 +95,9 @@ class EpsilonGreedyExplorer:
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
         """Nothing to note."""
 
+    def forget(self, envs: Sequence[int]) -> None:
+        """It knows nothing of episodes."""
+
     def state_dict(self) -> State:
         """Return the random state."""
         return {"rng": generator_state(self.rng)}
@@ -130,6 +138,11 @@ class ContinuousExplorer:
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
         """Nothing to note."""
+
+    def forget(self, envs: Sequence[int]) -> None:
+        """The noise of these environments begins anew."""
+        if self.noise is not None and envs:
+            self.noise.restart(np.asarray(envs))
 
     def state_dict(self) -> State:
         """Return the random state and where the noise stands."""

@@ -96,8 +96,9 @@ class QPolicy(VectorPolicy):
 
 def _num_actions(space: Space[Any]) -> int:
     if not isinstance(space, spaces.Discrete):
+        others = "ppo, a2c, sac or td3" if isinstance(space, spaces.Box) else "ppo or a2c"
         raise UserError(
             f"dqn needs discrete actions, but the action space is {type(space).__name__}; "
-            "use ppo, a2c, sac or td3, or an environment with Discrete actions"
+            f"use {others}, or an environment with Discrete actions"
         )
     return int(space.n)

@@ -20,7 +20,7 @@ def first_non_finite(metrics: Metrics) -> str | None:
 
 
 class MetricMeans:
-    """What updates said since the last log row; read once per row, which is the only device synchronisation.
+    """What updates said since the last log row; read once per row, the only device synchronisation.
 
     Not every update says the same: a delayed actor has no loss in between. Each name has a mean of its own.
     """
@@ -35,11 +35,11 @@ class MetricMeans:
 
     def drain(self) -> dict[str, float]:
         """Return the means under the names of the log and forget them."""
-        means = {name: torch.stack(values).float().mean() for name, values in self._history.items()}
+        means = {name: _stacked(values).float().mean() for name, values in self._history.items()}
         self._history.clear()
         if not means:
             return {}
-        numbers = torch.stack(list(means.values())).tolist()
+        numbers = torch.stack([mean.cpu() for mean in means.values()]).tolist()
         return {
             LOGGED_NAMES.get(name, f"train/{name}"): number
             for name, number in zip(means, numbers, strict=True)
@@ -47,7 +47,7 @@ class MetricMeans:
 
     def state_dict(self) -> State:
         """Return what was added since the last row."""
-        values = {name: torch.stack(values).cpu() for name, values in self._history.items()}
+        values = {name: _stacked(values).cpu() for name, values in self._history.items()}
         return {"names": list(values), "values": values}  # the order is that of the log's columns
 
     def load_state_dict(self, state: State) -> None:
@@ -55,3 +55,9 @@ class MetricMeans:
         if "table" in state:  # as it was saved when every update said the same
             state = state | {"values": dict(zip(state["names"], state["table"].T, strict=True))}
         self._history = {name: list(state["values"][name]) for name in state.get("names", [])}
+
+
+def _stacked(values: list[Tensor]) -> Tensor:
+    """Stack numbers where the newest lies: restored ones and settings are on the CPU, losses beside the network."""
+    device = values[-1].device
+    return torch.stack([value.to(device) for value in values])

@@ -15,6 +15,7 @@ def limits(
             (tmp_path / name).write_text(text)
     monkeypatch.setattr(memory, "CGROUP_LIMITS", (str(tmp_path / "nowhere"), str(tmp_path / "limit")))
     monkeypatch.setattr(memory, "CGROUP_USAGES", (str(tmp_path / "nowhere"), str(tmp_path / "usage")))
+    monkeypatch.setattr(memory, "CGROUP_STATISTICS", ())
     monkeypatch.setattr(memory, "_meminfo", lambda: free)
 
 
@@ -40,6 +41,24 @@ def test_the_narrowest_limit_counts(
     expected: int | None,
 ) -> None:
     limits(monkeypatch, tmp_path, limit, usage, free)
+    assert memory.available_memory() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("anon 200\ninactive_file 90\n", 790),
+        ("inactive_file 5\ntotal_inactive_file 90\n", 790),
+        ("anon 200\n", 700),
+        ("odd", 700),
+    ],
+)
+def test_file_cache_that_can_be_given_back_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, expected: int
+) -> None:
+    limits(monkeypatch, tmp_path, "1000\n", "300\n", None)
+    (tmp_path / "stat").write_text(text)
+    monkeypatch.setattr(memory, "CGROUP_STATISTICS", (str(tmp_path / "nowhere"), str(tmp_path / "stat")))
     assert memory.available_memory() == expected
 
 

@@ -87,6 +87,7 @@ def test_every_save_writes_only_what_is_new(tmp_path: Path) -> None:
     files = ReplayFiles(tmp_path, buffer.storages)
     record(buffer, 2)
     files.save("step_1")
+    assert files.bytes_written == (tmp_path / "replay" / "segment_0_4.safetensors").stat().st_size
     written = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "replay").iterdir()}
     record(buffer, 3, seed=1)
     listed = files.save("step_2")
@@ -99,6 +100,7 @@ def test_every_save_writes_only_what_is_new(tmp_path: Path) -> None:
     unchanged = tmp_path / "replay" / "segment_0_4.safetensors"
     assert unchanged.stat().st_mtime_ns == written[unchanged.name]
     assert files.save("step_3") == listed  # nothing new
+    assert files.bytes_written == sum(path.stat().st_size for path in (tmp_path / "replay").iterdir())
 
 
 def test_pruning_keeps_what_a_kept_checkpoint_needs_and_nothing_else(tmp_path: Path) -> None:

@@ -124,6 +124,19 @@ def test_only_what_is_new_is_written(tmp_path):
         assert (store.folder / name).stat().st_mtime_ns == written, "an old segment was written again"
 
 
+def test_many_rows_at_once_are_written_in_slices(tmp_path, monkeypatch):
+    from rl_training.experiment import segments
+
+    monkeypatch.setattr(segments, "MAX_ROWS", 100)
+    storage, store = ring(1000), SegmentStore(tmp_path)
+    add(storage, 250)
+    listed = store.append(storage)
+    assert [(entry["start"], entry["stop"]) for entry in listed] == [(0, 100), (100, 200), (200, 250)]
+    found = ring(1000)
+    SegmentStore(tmp_path).restore(found, listed, 250, 250)
+    assert_same(found, storage)
+
+
 def test_the_bytes_of_a_long_life_are_proportional_to_its_rows(tmp_path, monkeypatch):
     from rl_training.experiment import segments
 

@@ -192,6 +192,18 @@ def test_noise_begins_anew_in_environments_whose_episode_ended() -> None:
     np.testing.assert_array_equal(noise.value[~ended], before[~ended])
 
 
+def test_noise_begins_anew_where_an_episode_will_not_go_on() -> None:
+    noise = OrnsteinUhlenbeckNoise((ENVS, 2), 0.5)
+    explorer = continuous(noise=noise)
+    explorer.act(observations(), continuous_arrays(), LEARNING)
+    before = noise.value.copy()
+    explorer.forget([])
+    np.testing.assert_array_equal(noise.value, before)
+    explorer.forget([0, 2])
+    assert not noise.value[[0, 2]].any()
+    np.testing.assert_array_equal(noise.value[[1, 3]], before[[1, 3]])
+
+
 def test_an_ended_episode_needs_no_noise() -> None:
     explorer, acted = continuous(SquashedGaussianPolicy), continuous_arrays()
     explorer.after_step(step_arrays(observations(), np.zeros(ENVS), terminated=True), acted)

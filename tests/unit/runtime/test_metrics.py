@@ -1,7 +1,8 @@
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rl_training.runtime.metrics import MetricMeans
+from rl_training.runtime.metrics import MetricMeans, _stacked
 
 
 def test_metrics_are_averaged_between_two_drains() -> None:
@@ -25,6 +26,18 @@ def test_the_policy_loss_has_the_name_dashboards_know() -> None:
     means = MetricMeans()
     means.add({"policy_loss": torch.tensor(3.0)})
     assert means.drain() == {"train/policy_gradient_loss": 3.0}
+
+
+def test_numbers_of_several_devices_are_brought_together() -> None:
+    """Losses lie beside the network; settings, and what a checkpoint brought back, on the CPU."""
+    with FakeTensorMode():
+        there, here = torch.ones((), device="cuda"), torch.ones(())
+        means = MetricMeans()
+        means.add({"loss": here, "learning_rate": here})
+        means.add({"loss": there, "learning_rate": here})
+        state = means.state_dict()
+        assert all(values.device.type == "cpu" for values in state["values"].values())
+        assert _stacked([here, there]).device.type == "cuda"
 
 
 def test_what_waits_to_be_logged_survives_a_state_round_trip() -> None:
