@@ -249,6 +249,8 @@ def join_state(tensors: Mapping[str, Tensor], plain: State) -> State:
         place = state
         for parent in parents:
             place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise ValueError(f"'{path}' lies inside of a value")
         place[name] = tensor
     return state
 

@@ -121,12 +121,9 @@ class MetricFiles:
             path.touch()
             _cut(path, positions.get(name, 0))
         tracker = [WandbTracker(run_dir, config)] if config.track == "wandb" else []
-        self.sinks: list[Sink] = [
-            JsonLines(self.paths["metrics.jsonl"]),
-            CsvTable(run_dir / "metrics.csv", read_rows(self.paths["metrics.jsonl"])),
-            TensorBoardWriter(self.paths[EVENTS]),
-            *tracker,
-        ]
+        table = CsvTable(run_dir / "metrics.csv", read_rows(self.paths["metrics.jsonl"]))
+        lines, events = JsonLines(self.paths["metrics.jsonl"]), TensorBoardWriter(self.paths[EVENTS])
+        self.sinks: list[Sink] = [lines, table, events, *tracker]
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
         """Write one row everywhere."""
