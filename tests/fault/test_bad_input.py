@@ -165,6 +165,26 @@ def test_nothing_is_left_of_the_box_around_a_wrong_flag(cli, tmp_path, monkeypat
     assert "---" not in cli(*arguments).sentence
 
 
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--learning-rte", "3"], "unknown flag '--learning-rte'; did you mean '--learning-rate'?"),
+        (["--zzzz"], "unknown flag '--zzzz'; rl-training train dqn --help lists all flags"),
+        (
+            ["--learning-rate", "abc"],
+            "--learning-rate: could not convert string to float: 'abc'; rl-training train dqn --help lists all flags",
+        ),
+    ],
+)
+def test_the_sentence_about_a_wrong_flag_says_no_more_than_it_must(
+    cli, tmp_path, monkeypatch, flags, sentence
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["rl-training"])
+    outcome = cli("train", "dqn", "--env-id", "CartPole-v1", *flags)
+    assert (outcome.code, outcome.sentence) == (2, f"error: {sentence}")
+
+
 def test_a_config_for_another_algorithm(cli, tmp_path, monkeypatch):
     from rl_training.cli import train as command
 

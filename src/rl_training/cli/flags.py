@@ -102,8 +102,21 @@ def parse(target: Any, argv: list[str], prog: str, description: str | None = Non
     except SystemExit as stop:
         if not stop.code:
             raise
-        words = re.sub(r"[─│╭╮╰╯┌┐└┘|+]+|-{3,}", " ", drawn.getvalue()).split()
-        raise UserError(" ".join(words)) from None
+        raise UserError(_sentence(drawn.getvalue(), prog)) from None
+
+
+def _sentence(drawn: str, prog: str) -> str:
+    """Return what a box with a title, an explanation and help texts says, without its frame, title and help."""
+    _, *lines = re.sub(r"[─│╭╮╰╯┌┐└┘|+]+|-{3,}", " ", drawn).strip().splitlines()
+    text = " ".join(" ".join(lines).split())
+    more = f"; {prog} --help lists all flags"
+    unknown = re.match(r"Unrecognized options: ([^\s,]+)", text)
+    if unknown:
+        similar = re.search(r"Perhaps you meant: (--[\w-]+)", text)
+        return f"unknown flag '{unknown[1]}'" + (f"; did you mean '{similar[1]}'?" if similar else more)
+    found = re.split(r" ?(Argument helptext|For full helptext)", text)[0].rstrip(".")
+    found = found.removeprefix("Error parsing ")
+    return f"{found[:1].lower()}{found[1:]}{more}"
 
 
 def _group(name: str, config_class: type, names: Any, values: Mapping[str, Any]) -> type:
