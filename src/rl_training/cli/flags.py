@@ -107,8 +107,8 @@ def parse(target: Any, argv: list[str], prog: str, description: str | None = Non
 
 def _sentence(drawn: str, prog: str) -> str:
     """Return what a box with a title, an explanation and help texts says, without its frame, title and help."""
-    _, *lines = re.sub(r"[─│╭╮╰╯┌┐└┘|+]+|-{3,}", " ", drawn).strip().splitlines()
-    text = " ".join(" ".join(lines).split())
+    lines = re.sub(r"[─│╭╮╰╯┌┐└┘|+]+|-{3,}", " ", drawn).strip().splitlines()
+    text = " ".join(" ".join(lines[1:]).split())
     more = f"; {prog} --help lists all flags"
     unknown = re.match(r"Unrecognized options: ([^\s,]+)", text)
     if unknown:

@@ -104,9 +104,8 @@ class PrioritizedSampler:
         top = self.tree.top.cumsum()
         total = int(top[-1])
         numbers = ((np.arange(count) + rng.random(count)) * (total / count)).astype(np.int64)
-        positions = self.tree.find(
-            np.minimum(numbers, total - 1), top
-        )  # the product may round up to the total
+        np.minimum(numbers, total - 1, out=numbers)  # the product may round up to the total
+        positions = self.tree.find(numbers, top)
         # in float32, which is what the loss is in: the power is the most expensive part
         weights: Array = (self.tree.leaves.take(positions) * (kept / total)).astype(np.float32) ** -beta
         weights /= weights.max()
