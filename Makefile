@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint learn bench chaos parity clean
+.PHONY: train test lint learn bench chaos parity traces clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -33,6 +33,9 @@ chaos: $(VENV)/.installed-dev
 parity: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
 	$(BIN)/python scripts/parity.py
+
+traces: $(VENV)/.installed-dev
+	$(BIN)/python tests/parity/traces.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

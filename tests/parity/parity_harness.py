@@ -3,7 +3,7 @@
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -56,13 +56,45 @@ class CountingStepper(VectorStepper):
         self.truncations += int(self.out.truncated.sum())
 
 
-class Package:
-    """The package's parts for a script's settings, driven as the trainer drives them."""
+class Driven:
+    """The package's parts for a config, driven as the trainer drives them."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        self.stepper = CountingStepper(make_vector_env(config))
+        parts = build_parts(config, self.stepper.spec)
+        self.learner: Any = parts.learner
+        self.source: Any = parts.source
+        self.collector = Collector(self.stepper, self.learner.explorer, self.source)
+        self.progress = Progress(total_timesteps=config.total_timesteps)
+        self.stepper.reset()
+
+    def collect(self) -> None:
+        counted = self.collector.collect(self.source.steps_per_collect, self.progress)
+        self.progress = self.progress.advanced(timesteps=counted)
+
+    def updates(self) -> Iterator[UpdateResult]:
+        """Spend the budget; yield what each update said, before the next one changes anything."""
+        while not self.progress.done:
+            self.collect()
+            for batch in self.source.batches(self.progress):
+                result = self.learner.update(batch, self.progress)
+                self.source.feedback(batch, result)
+                self.progress = self.progress.advanced(updates=1)
+                yield result
+
+    def train(self) -> list[UpdateResult]:
+        """Spend the budget; return what the updates said."""
+        return list(self.updates())
+
+
+class Package(Driven):
+    """The package's parts for a script's settings."""
 
     def __init__(self, algo: str, settings: type[AlgorithmConfig], args: Any, **others: Any) -> None:
         """`args` are the script's, with the config's names; `others` are settings the script has otherwise."""
         given = asdict(args)
-        self.config = TrainConfig(
+        config = TrainConfig(
             algo=algo,
             env_id=given.pop("env_id"),
             seed=given.pop("seed"),
@@ -71,27 +103,7 @@ class Package:
             env_kwargs={"max_episode_steps": given.pop("max_episode_steps")},
             algorithm=settings(**given | others),
         )
-        self.stepper = CountingStepper(make_vector_env(self.config))
-        parts = build_parts(self.config, self.stepper.spec)
-        self.learner: Any = parts.learner
-        self.source: Any = parts.source
-        self.collector = Collector(self.stepper, self.learner.explorer, self.source)
-        self.progress = Progress(total_timesteps=self.config.total_timesteps)
-        self.stepper.reset()
-
-    def collect(self) -> None:
-        counted = self.collector.collect(self.source.steps_per_collect, self.progress)
-        self.progress = self.progress.advanced(timesteps=counted)
-
-    def train(self) -> list[UpdateResult]:
-        """Spend the budget; return what the updates said."""
-        results = []
-        while not self.progress.done:
-            self.collect()
-            for batch in self.source.batches(self.progress):
-                results.append(self.learner.update(batch, self.progress))
-                self.progress = self.progress.advanced(updates=1)
-        return results
+        super().__init__(config)
 
 
 def parameters_of(module: torch.nn.Module) -> list[Tensor]:
