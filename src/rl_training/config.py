@@ -116,6 +116,8 @@ class TrainConfig(CheckedConfig):
     """Episodes per evaluation."""
     eval_deterministic: bool = True
     """Evaluate the most likely action instead of a sampled one."""
+    max_eval_episode_steps: int = 30_000
+    """Steps after which an episode of an evaluation or a video that has not ended is cut off, and marked so."""
     checkpoint_every_timesteps: int = 25_000
     """Environment steps between checkpoints; 0 writes one at the end only."""
     keep_checkpoints: int = 3
@@ -160,7 +162,7 @@ class TrainConfig(CheckedConfig):
         found = [
             *self.not_positive("total_timesteps", "num_eval_episodes", "keep_checkpoints"),
             *self.negative("seed", "eval_every_timesteps", "checkpoint_every_timesteps", "max_restarts"),
-            *self.not_positive("log_every_timesteps", "env_timeout"),
+            *self.not_positive("log_every_timesteps", "env_timeout", "max_eval_episode_steps"),
             *self.outside("num_threads", 1, 1024),
             *self.outside("num_envs", 1, 2**16),
         ]

@@ -39,6 +39,7 @@ ALLOWED = {
 DEFERRED = {
     "algorithms/base.py": {"experiment", "envs", "runtime"},
     "config.py": {"algorithms"},
+    "runtime/callbacks.py": {"config"},
     "__init__.py": {"algorithms"},
     "cli/__init__.py": {"config"},
 }

@@ -187,9 +187,16 @@ def test_a_signal_ends_the_run_with_a_checkpoint_and_nothing_is_lost(
     code, _, err = run.end()
     assert code == 128 + signum
     assert "Traceback" not in err
-    told, command = err.strip().splitlines()
+    acknowledged, told, command = (line for line in err.splitlines() if line)
     name = signal.Signals(signum).name
-    steps = re.fullmatch(rf"stopped by {name} at ([\d,]+) steps; checkpoint written\. Go on with:", told)[1]
+    assert acknowledged in (
+        f"{name}: a checkpoint follows this update; Ctrl-C again stops at once",
+        f"{name}: stopping",  # during an evaluation
+    )
+    checkpoints = re.escape(str(run_dir / "checkpoints"))
+    steps = re.fullmatch(
+        rf"stopped by {name} at ([\d,]+) steps; checkpoint: {checkpoints}/step_\d+\. Go on with:", told
+    )[1]
     steps = int(steps.replace(",", ""))
     assert 0 < steps < TOTAL
     assert (run_dir / "checkpoints" / "last").read_text(encoding="utf-8") == f"step_{steps}\n"
@@ -220,12 +227,15 @@ def test_a_second_sigint_stops_at_once_and_the_checkpoint_before_it_is_good(cli,
     os.killpg(run.process.pid, signal.SIGINT)
     time.sleep(0.4)
     assert run.process.poll() is None, "it should be finishing its update"
+    told = run.process.stderr.readline() + run.process.stderr.readline()
+    assert told == "\nSIGINT: a checkpoint follows this update; Ctrl-C again stops at once\n"
     os.killpg(run.process.pid, signal.SIGINT)
     started = time.monotonic()
     code, _, err = run.end()
     assert time.monotonic() - started < 3
     assert code == 130
-    assert err.strip() == "interrupted"
+    kept = run_dir / "checkpoints" / (run_dir / "checkpoints" / "last").read_text().strip()
+    assert err.strip() == f"interrupted (last good checkpoint: {kept})"
     assert status(run_dir) == "interrupted"
     assert gone(workers)
     assert rl_training.load(run_dir).agent.path.name == (run_dir / "checkpoints" / "last").read_text().strip()

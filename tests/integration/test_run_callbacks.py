@@ -111,16 +111,25 @@ def test_a_run_that_was_paused_before_its_first_evaluation_has_no_score(tiny):
     assert metadata(result.run_dir)["status"] == "finished"
 
 
-def test_a_pause_in_the_last_iteration_changes_nothing(tiny):
+def test_a_pause_in_the_last_iteration_leaves_the_last_evaluation_to_the_resumed_run(tiny, rows):
     class Pause(Callback):
         def on_collect(self, progress):
             if progress.done:
-                raise PauseTraining("too late")
+                raise PauseTraining("at the very end")
 
     result = train(tiny(), callbacks=[Pause()])
     assert result.metrics["global_step"] == 64
-    assert not result.paused
+    assert result.paused
+    assert metadata(result.run_dir)["status"] == "paused"
+    assert rows(result.run_dir / "evaluations.jsonl") == []
+    again = resume(result.run_dir)
+    assert (again.metrics["global_step"], again.paused) == (64, False)
     assert metadata(result.run_dir)["status"] == "finished"
+    assert [row["timesteps"] for row in rows(result.run_dir / "evaluations.jsonl")] == [64]
+    whole = train(tiny())
+    assert (again.checkpoint_path / "model.safetensors").read_bytes() == (
+        whole.checkpoint_path / "model.safetensors"
+    ).read_bytes()
 
 
 def test_stop_at_reward(tiny, rows):
@@ -155,7 +164,10 @@ def test_a_run_that_stops_on_a_plateau_ends_with_a_checkpoint_of_its_last_step(t
 
 
 def test_max_time_pauses_at_the_first_update_after_it(tiny, cli, rows):
-    result = train(tiny(total_timesteps=640, max_time=1e-6))
+    config = tiny(
+        env_id="tiny_envs:Slow-v0", total_timesteps=96, max_time=0.4
+    )  # a rollout takes 0.64 seconds
+    result = train(config)
     assert result.metrics["global_step"] == 32
     assert "time limit" in result.stop_reason
     assert result.paused
@@ -163,11 +175,11 @@ def test_max_time_pauses_at_the_first_update_after_it(tiny, cli, rows):
     assert result.checkpoint_path.name == "step_32"
     assert rows(result.run_dir / "evaluations.jsonl") == []
     # each resume has its own limit, and without one goes on to the end
-    outcome = cli("resume", result.run_dir, "--max-time", "1e-6")
+    outcome = cli("resume", result.run_dir, "--max-time", "0.4")
     assert (outcome.code, outcome.err) == (0, "")
     assert "Paused after 64 steps" in outcome.out
     assert outcome.out.rstrip().endswith(f"resume {result.run_dir}")
-    assert resume(result.run_dir).metrics["global_step"] == 640
+    assert resume(result.run_dir).metrics["global_step"] == 96
     assert metadata(result.run_dir)["status"] == "finished"
     unhurried = train(tiny(total_timesteps=64, max_time=600))
     assert unhurried.stop_reason is None

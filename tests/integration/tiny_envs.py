@@ -2,6 +2,7 @@
 
 import copy
 import os
+import time
 from typing import Any
 
 import gymnasium
@@ -70,6 +71,25 @@ class Still(Clockwork):
         return obs, float(action), terminated, truncated, info
 
 
+class Slow(Clockwork):
+    """A clock that takes its time."""
+
+    def __init__(self, seconds: float = 0.02) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+class Endless(Clockwork):
+    """Never ends: as many an environment that is registered without a time limit."""
+
+    def __init__(self) -> None:
+        super().__init__(length=10**9)
+
+
 class AnySpaces(gymnasium.Env):
     """Random observations of any space; refuses an action outside its action space."""
 
@@ -136,7 +156,7 @@ class Unsupported(Clockwork):
             self.observation_space = spaces.Dict({"words": spaces.Text(5), "clock": spaces.Discrete(3)})
 
 
-for _name in ("Clockwork", "Lottery", "Still", "Faulty", "Unsupported"):
+for _name in ("Clockwork", "Lottery", "Still", "Slow", "Endless", "Faulty", "Unsupported"):
     gymnasium.register(f"{_name}-v0", entry_point=f"tiny_envs:{_name}", disable_env_checker=True)
 gymnasium.register(
     "Pole-v0",

@@ -414,6 +414,7 @@ class TestFingerprint:
             "env_backend": "async", "env_kwargs": {"a": 1}, "env_timeout": 7.0, "max_restarts": 7,
             "normalize_obs": True, "normalize_reward": True,
             "eval_every_timesteps": 7, "num_eval_episodes": 7, "eval_deterministic": False,
+            "max_eval_episode_steps": 7,
             "checkpoint_every_timesteps": 7, "keep_checkpoints": 7, "log_every_timesteps": 7, "track": "wandb",
             "stop_at_reward": 7.0, "stop_after_stale_evals": 7, "max_time": 7.0,
             "algorithm": PPOConfig(gamma=0.7),

@@ -1,5 +1,6 @@
 """The public face that every algorithm shares: construct, learn, predict, evaluate, save, load."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -54,6 +55,7 @@ class Algorithm:
         self._factory = env
         self._agent: Agent | None = None
         self._timesteps = 0
+        self._unfinished: PathLike[str] | None = None
 
     @staticmethod
     def build(config: TrainConfig, spec: EnvSpec, device: torch.device) -> Parts:
@@ -65,21 +67,44 @@ class Algorithm:
     def learn(self, total_timesteps: int | None = None, *, callbacks: Sequence["Callback"] = ()) -> Self:
         """Train for `total_timesteps` (default: the config's) in a run folder of its own; return self.
 
-        Called again, or after `load`, it goes on from where the agent is.
+        Called again, or after `load`, it goes on from where the agent is; after an interruption, without a number, in
+        the same run up to the budget it had. However it ends, by Ctrl-C or a fault as well, the model then is the agent
+        of the run's last checkpoint; while it lasts, `agent` is the one that is being trained.
         """
         from rl_training.experiment import runs
+
+        follow = runs.Follow(self._become)
+        parts: dict[str, Any] = {"algorithm": type(self), "factory": self._factory}
+        try:
+            if self._unfinished is not None and total_timesteps is None:
+                result = runs.resume(self._unfinished, callbacks=[follow, *callbacks], **parts)
+            else:
+                budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
+                result = runs.train(
+                    self.config.with_overrides(total_timesteps=self._timesteps + budget),
+                    callbacks=[follow, *callbacks],
+                    start_from=self._agent.path if self._agent is not None else None,
+                    **parts,
+                )
+        except BaseException:
+            with contextlib.suppress(UserError):  # what stopped the run is worth more
+                self._settle(follow.run_dir, unfinished=True)
+            raise
+        self._settle(result.run_dir, unfinished=result.paused)
+        return self
+
+    def _become(self, agent: "Agent") -> None:
+        self._agent = agent
+
+    def _settle(self, run_dir: PathLike[str] | None, *, unfinished: bool) -> None:
+        """Become the agent of a run's last checkpoint; without one, stay what it was."""
         from rl_training.experiment.agent import load_agent
 
-        budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
-        result = runs.train(
-            self.config.with_overrides(total_timesteps=self._timesteps + budget),
-            factory=self._factory,
-            callbacks=callbacks,
-            start_from=self._agent.path if self._agent is not None else None,
-        )
-        self._agent = load_agent(result.checkpoint_path, factory=self._factory)
-        self._timesteps = int(result.metrics["global_step"])
-        return self
+        if run_dir is None:
+            return
+        self._unfinished = run_dir if unfinished else None
+        self._become(load_agent(run_dir, algorithm=type(self), factory=self._factory))
+        self._timesteps = self.agent.timesteps
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> tuple[Array, None]:
         """Return (action in the environment's units, None) for one observation or a batch of them."""
@@ -99,12 +124,12 @@ class Algorithm:
         from rl_training.algorithms import ALGORITHMS
         from rl_training.experiment.agent import load_agent
 
-        agent = load_agent(path, factory=env)
-        face = ALGORITHMS[agent.config.algo]
-        if not issubclass(face, cls):
-            raise UserError(f"{path} holds a {agent.config.algo} agent; load it with {face.__name__}.load")
-        model = face(agent.config, env=env)
-        model._agent, model._timesteps = agent, agent.timesteps
+        algorithm = cls if issubclass(cls, tuple(ALGORITHMS.values())) else None
+        agent = load_agent(path, algorithm=algorithm, factory=env)
+        model = (algorithm or ALGORITHMS[agent.config.algo])(agent.config, env=env)
+        assert isinstance(model, cls)
+        model._become(agent)
+        model._timesteps = agent.timesteps
         return model
 
     @property
@@ -113,5 +138,5 @@ class Algorithm:
         if self._agent is None:
             from rl_training.experiment.agent import new_agent
 
-            self._agent = new_agent(self.config, factory=self._factory)
+            self._agent = new_agent(self.config, algorithm=type(self), factory=self._factory)
         return self._agent

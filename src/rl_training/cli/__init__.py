@@ -79,8 +79,8 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
             f"\n{interrupted}. Go on with:\n  {command_name()} resume {interrupted.run_dir}", file=sys.stderr
         )
         return interrupted.code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(stop if str(stop) else "interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as in `| head`
         os.dup2(

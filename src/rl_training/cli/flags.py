@@ -32,6 +32,7 @@ RUN_GROUPS = {
         "eval_every_timesteps",
         "num_eval_episodes",
         "eval_deterministic",
+        "max_eval_episode_steps",
         "checkpoint_every_timesteps",
         "keep_checkpoints",
     ),

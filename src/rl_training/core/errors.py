@@ -43,12 +43,11 @@ class RunFault(Exception):
 class Interrupted(KeyboardInterrupt):
     """A run was stopped by a signal and can be resumed; `code` is the exit code shells expect."""
 
-    def __init__(self, signum: int, run_dir: Path, timesteps: int) -> None:
+    def __init__(self, signum: int, run_dir: Path, timesteps: int, checkpoint: Path | None) -> None:
         self.signum, self.run_dir, self.timesteps = signum, run_dir, timesteps
         self.code = 128 + signum
-        super().__init__(
-            f"stopped by {signal.Signals(signum).name} at {timesteps:,} steps; checkpoint written"
-        )
+        kept = f"checkpoint: {checkpoint}" if checkpoint else "no step was made yet"
+        super().__init__(f"stopped by {signal.Signals(signum).name} at {timesteps:,} steps; {kept}")
 
 
 class EnvironmentFault(RunFault):

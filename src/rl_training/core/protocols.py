@@ -1,6 +1,8 @@
 """What the trainer and the collector need of the parts they drive; nothing here knows an algorithm."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -24,7 +26,8 @@ BatchT_contra = TypeVar("BatchT_contra", contravariant=True)
 class EnvStepper(Protocol):
     """N environments behind one record that every step overwrites.
 
-    `reset()`, then `step(action)` as often as wanted, reading `out` in between.
+    `reset()`, then `step(action)` as often as wanted, reading `out` in between. `restart(rows)` begins new episodes in
+    the environments of a mask [N], whatever the others are doing.
     """
 
     spec: EnvSpec
@@ -32,6 +35,7 @@ class EnvStepper(Protocol):
 
     def reset(self) -> None: ...
     def step(self, action: Array) -> None: ...
+    def restart(self, rows: Array) -> None: ...
     def close(self) -> None: ...
 
 
@@ -92,6 +96,16 @@ class Learner(Protocol[BatchT_contra]):
     @property
     def explorer(self) -> Explorer: ...
     def update(self, batch: BatchT_contra, progress: Progress) -> UpdateResult: ...
+
+
+class LiveAgent(Protocol):
+    """The acting side of a run that is being trained, as its callbacks see it."""
+
+    @property
+    def timesteps(self) -> int: ...
+    def predict(self, obs: Any, *, deterministic: bool = True) -> Array: ...
+    def evaluate(self, num_episodes: int = 10, *, deterministic: bool | None = None) -> dict[str, Any]: ...
+    def save(self, path: str | PathLike[str]) -> Path: ...
 
 
 class Logger(Protocol):

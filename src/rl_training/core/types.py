@@ -112,14 +112,17 @@ class Evaluation:
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    num_capped: int = 0
+    """How many episodes were cut off because they did not end: their returns are those up to the cut."""
 
     def summary(self) -> dict[str, Any]:
-        """Return `mean_reward`, `std_reward`, `mean_ep_length`, `num_episodes` and the episodes themselves."""
+        """Return `mean_reward`, `std_reward`, `mean_ep_length`, the counts and the episodes themselves."""
         return {
             "mean_reward": float(np.mean(self.returns)),
             "std_reward": float(np.std(self.returns)),
             "mean_ep_length": float(np.mean(self.lengths)),
             "num_episodes": len(self.returns),
+            "num_capped_episodes": self.num_capped,
             "returns": self.returns,
             "lengths": self.lengths,
         }

@@ -83,6 +83,12 @@ class VectorStepper:
             self._write_final_obs(obs, info)
         self._refuse_non_finite()
 
+    def restart(self, rows: Array) -> None:
+        """Begin new episodes in the environments of the mask [N]; a native vector environment just goes on."""
+        if self.resumable:
+            obs, _ = self.env.reset(options={"reset_mask": rows})
+            write_batch(self.out.obs, obs)
+
     def close(self) -> None:
         """Close the environments."""
         self.env.close()
@@ -127,8 +133,7 @@ class VectorStepper:
             rows = (array == state["obs"][str(i)].numpy()).reshape(len(array), -1)
             same &= rows.all(axis=1)
         if not same.all():
-            obs, _ = self.env.reset(options={"reset_mask": ~same})
-            write_batch(self.out.obs, obs)
+            self.restart(~same)
         return [int(row) for row in np.flatnonzero(~same)]
 
     def change_seed(self, *stream: int) -> None:

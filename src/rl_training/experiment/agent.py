@@ -1,6 +1,8 @@
 """A policy with all it needs to act in an environment: predict, evaluate, record, save."""
 
 import os
+import warnings
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,13 @@ import numpy as np
 import torch
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.base import Parts
+from rl_training.algorithms.base import Algorithm, Parts
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.protocols import Policy
 from rl_training.core.seeding import EVALUATION_ACTIONS, EVALUATION_EPISODES, numpy_generator
 from rl_training.core.spaces import space_text
-from rl_training.core.types import Array, EnvSpec, Progress, State
+from rl_training.core.types import Array, EnvSpec, Evaluation, Progress, State
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
 from rl_training.envs.observations import batched
@@ -37,29 +39,36 @@ MAX_EVALUATION_ENVS = 10
 
 
 class Agent:
-    """Acts; never learns. `state` is what a checkpoint of it holds."""
+    """Acts; never learns."""
 
     def __init__(
         self,
         config: TrainConfig,
         spec: EnvSpec,
-        parts: Parts,
+        policy: Policy,
         *,
-        state: dict[str, State],
-        progress: Progress,
+        state: Callable[[], dict[str, State]],
+        progress: Callable[[], Progress],
+        algorithm: type[Algorithm] | None = None,
         path: Path | None = None,
         factory: EnvFactory | None = None,
     ) -> None:
-        self.config, self.spec, self.state, self.progress, self.path = config, spec, state, progress, path
-        self.policy: Policy = parts.learner.policy
+        """`state` and `progress` are asked when they are needed: an agent may be the one that is being trained."""
+        self.config, self.spec, self.policy, self.path = config, spec, policy, path
+        self._state, self._progress, self._algorithm = state, progress, algorithm
         self._factory = factory
         self._adapter = ActionAdapter(spec.action_space)
         self._rng = numpy_generator(config.seed, EVALUATION_ACTIONS)
 
     @property
+    def state(self) -> dict[str, State]:
+        """What a checkpoint of it holds."""
+        return self._state()
+
+    @property
     def timesteps(self) -> int:
         """How long it has trained."""
-        return self.progress.timesteps
+        return self._progress().timesteps
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> Array:
         """Return the action in the environment's units for one observation, or actions for a batch."""
@@ -72,14 +81,12 @@ class Agent:
         if num_episodes < 1:
             raise UserError(f"num_episodes is {num_episodes}; use 1 or more")
         stepper = evaluation_stepper(self.config, num_episodes, self._factory)
-        chosen = self.config.eval_deterministic if deterministic is None else deterministic
         try:
-            evaluation = Evaluator(stepper, self.policy).evaluate(
-                num_episodes, deterministic=chosen, rng=numpy_generator(self.config.seed, EVALUATION_ACTIONS)
-            )
+            return evaluate_policy(
+                self.config, stepper, self.policy, num_episodes, deterministic=deterministic
+            ).summary()
         finally:
             stepper.close()
-        return evaluation.summary()
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write a checkpoint folder at `path`."""
@@ -90,13 +97,42 @@ class Agent:
             raise UserError(f"{path} exists and is not a saved agent; choose another folder")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            facts = {"spaces": describe_spaces(self.spec), "evaluation": None}
+            facts = {
+                "spaces": describe_spaces(self.spec),
+                "evaluation": None,
+                "algorithm": own_build(self.config, self._algorithm),
+            }
             write_checkpoint(
-                target, config=self.config, progress=self.progress, state=self.state, facts=facts
+                target, config=self.config, progress=self._progress(), state=self.state, facts=facts
             )
             return target
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def evaluate_policy(
+    config: TrainConfig,
+    stepper: VectorStepper,
+    policy: Policy,
+    num_episodes: int,
+    *,
+    deterministic: bool | None = None,
+) -> Evaluation:
+    """Play episodes as the config wants evaluations to be; episodes that did not end are told."""
+    evaluation = Evaluator(stepper, policy).evaluate(
+        num_episodes,
+        deterministic=config.eval_deterministic if deterministic is None else deterministic,
+        rng=numpy_generator(config.seed, EVALUATION_ACTIONS),
+        max_episode_steps=config.max_eval_episode_steps,
+    )
+    if evaluation.num_capped:
+        warnings.warn(
+            f"{evaluation.num_capped} of {num_episodes} evaluation episodes had not ended after "
+            f"{config.max_eval_episode_steps:,} steps (max_eval_episode_steps) and were cut off; their returns are "
+            "those up to there",
+            stacklevel=2,
+        )
+    return evaluation
 
 
 def evaluation_stepper(config: TrainConfig, num_episodes: int, factory: EnvFactory | None) -> VectorStepper:
@@ -136,9 +172,31 @@ def probe_spec(config: TrainConfig, factory: EnvFactory | None) -> EnvSpec:
     return EnvSpec(env.observation_space, env.action_space, config.num_envs)
 
 
-def build_parts(config: TrainConfig, spec: EnvSpec) -> Parts:
-    """Return learner and source of the config's algorithm."""
-    return ALGORITHMS[config.algo].build(config, spec, choose_device(config.device))
+def build_parts(config: TrainConfig, spec: EnvSpec, algorithm: type[Algorithm] | None = None) -> Parts:
+    """Return learner and source as `algorithm` builds them; by default the table's entry for the config."""
+    return (algorithm or ALGORITHMS[config.algo]).build(config, spec, choose_device(config.device))
+
+
+def own_build(config: TrainConfig, algorithm: type[Algorithm] | None) -> str | None:
+    """Return the name of a class that builds its parts otherwise than the table's entry does; None for any other."""
+    if algorithm is None or algorithm.build is ALGORITHMS[config.algo].build:
+        return None
+    return f"{algorithm.__module__}:{algorithm.__qualname__}"
+
+
+def check_algorithm(checkpoint: Checkpoint, algorithm: type[Algorithm] | None) -> None:
+    """Refuse to go on with other parts than the ones that were trained, which may well fit and mean something else."""
+    face, built_by = ALGORITHMS[checkpoint.config.algo], checkpoint.facts["algorithm"]
+    if algorithm is not None and not issubclass(algorithm, face):
+        raise UserError(
+            f"{checkpoint.path} holds a {checkpoint.config.algo} agent; load it with {face.__name__}.load"
+        )
+    if built_by is not None and built_by != own_build(checkpoint.config, algorithm):
+        name = built_by.rpartition(":")[2]
+        raise UserError(
+            f"{checkpoint.path} was trained by {built_by}, a class with a build of its own; load it in Python with "
+            f"{name}.load(path), or go on with resume(path, algorithm={name})"
+        )
 
 
 def describe_spaces(spec: EnvSpec) -> dict[str, str]:
@@ -172,32 +230,60 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def new_agent(config: TrainConfig, *, factory: EnvFactory | None = None) -> Agent:
+def new_agent(
+    config: TrainConfig, *, algorithm: type[Algorithm] | None = None, factory: EnvFactory | None = None
+) -> Agent:
     """Return an agent with initial weights."""
     spec = probe_spec(config, factory)
-    parts = build_parts(config, spec)
-    return Agent(config, spec, parts, state=parts.learner.state_dict(), progress=Progress(), factory=factory)
+    return live_agent(config, spec, build_parts(config, spec, algorithm), Progress, algorithm, factory)
 
 
-def load_agent(path: str | PathLike[str], *, factory: EnvFactory | None = None) -> Agent:
+def live_agent(
+    config: TrainConfig,
+    spec: EnvSpec,
+    parts: Parts,
+    progress: Callable[[], Progress],
+    algorithm: type[Algorithm] | None,
+    factory: EnvFactory | None,
+) -> Agent:
+    """Return the agent whose policy these parts train: it is at every moment what they are."""
+    learner = parts.learner
+    return Agent(
+        config,
+        spec,
+        learner.policy,
+        state=learner.state_dict,
+        progress=progress,
+        algorithm=algorithm,
+        factory=factory,
+    )
+
+
+def load_agent(
+    path: str | PathLike[str],
+    *,
+    algorithm: type[Algorithm] | None = None,
+    factory: EnvFactory | None = None,
+) -> Agent:
     """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one."""
     is_run = (Path(path) / "checkpoints").is_dir()  # then a damaged newest checkpoint is passed over
     if is_run:
         refuse_strange_files(Path(path) / "checkpoints")
     checkpoint = read_newest(Path(path)) if is_run else read_checkpoint(find_checkpoint(path))
+    check_algorithm(checkpoint, algorithm)
     spec = probe_spec(checkpoint.config, factory)
     check_spaces(checkpoint, spec)
-    parts = build_parts(checkpoint.config, spec)
-    policy = parts.learner.policy
+    policy = build_parts(checkpoint.config, spec, algorithm).learner.policy
     assert isinstance(policy, torch.nn.Module)
     with restoring(checkpoint.path):
         restore_model(policy, checkpoint.state["model"], checkpoint.path)
     return Agent(
         checkpoint.config,
         spec,
-        parts,
-        state=checkpoint.state,
-        progress=checkpoint.progress,
+        policy,
+        state=lambda: checkpoint.state,
+        progress=lambda: checkpoint.progress,
+        algorithm=algorithm,
         path=checkpoint.path,
         factory=factory,
     )
@@ -239,11 +325,16 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
 def _play(env: gymnasium.Env[Any, Any], agent: Agent) -> tuple[list[Array], float]:
     obs, _ = env.reset()
     frames, total, ended = [_frame(env)], 0.0, False
-    while not ended:
+    while not ended and len(frames) <= agent.config.max_eval_episode_steps:
         obs, reward, terminated, truncated, _ = env.step(agent.predict(obs))
         frames.append(_frame(env))
         total += float(reward)
         ended = terminated or truncated
+    if not ended:
+        warnings.warn(
+            f"the episode had not ended after {len(frames) - 1:,} steps (max_eval_episode_steps): the video is cut off",
+            stacklevel=3,
+        )
     return frames, total
 
 

@@ -173,6 +173,7 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "spaces": {name: str(facts["spaces"][name]) for name in ("observation_space", "action_space")},
         "surroundings": dict(facts.get("surroundings", {})),
+        "algorithm": None if facts.get("algorithm") is None else str(facts["algorithm"]),
         "best_checkpoint": best,
         "log_positions": positions,
         "evaluation": facts.get("evaluation"),
@@ -340,6 +341,11 @@ def _follow(checkpoints: Path, pointer: str, given: object) -> Path:
     if Path(name).name != name or _step(name) < 0:
         raise UserError(f"{checkpoints / pointer} names '{name}', which is not a checkpoint of this run")
     return checkpoints / name
+
+
+def has_checkpoints(run_dir: Path) -> bool:
+    """Tell whether a run has any checkpoint folder, whole or not."""
+    return bool(_steps(run_dir / "checkpoints"))
 
 
 def _steps(checkpoints: Path) -> list[Path]:

@@ -1,10 +1,14 @@
 """Starting, resuming and evaluating runs. Command line and Python both come through here."""
 
 import contextlib
+import errno
+import os
 import re
+import secrets
+import shutil
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
@@ -13,62 +17,92 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits
 
-from rl_training.config import TrainConfig
+from rl_training.algorithms.base import Algorithm
+from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import ConfigError, EnvironmentFault, UserError
 from rl_training.envs.factory import EnvFactory, make_vector_env
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import build_parts, choose_device, load_agent
-from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, read_checkpoint, read_newest
+from rl_training.experiment.agent import Agent, build_parts, check_algorithm, choose_device, load_agent
+from rl_training.experiment.checkpointing import (
+    Checkpoint,
+    find_checkpoint,
+    has_checkpoints,
+    read_checkpoint,
+    read_newest,
+)
 from rl_training.experiment.console import Console
-from rl_training.experiment.files import refuse_strange_files
+from rl_training.experiment.files import refuse_strange_files, write_text
 from rl_training.experiment.locking import RunLock
 from rl_training.experiment.logging import check_tracker
 from rl_training.experiment.memory import refuse_too_large, size_text
 from rl_training.experiment.metadata import Metadata, differences, read_metadata, surroundings
 from rl_training.experiment.replay import verify_replay
 from rl_training.experiment.session import Session, TrainResult, config_callbacks
-from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.callbacks import Callback, TrainingContext
 
 NOT_RESUMABLE = (
     "native vector environments cannot be brought back to the middle of an episode: after an interruption this run "
     "goes on with fresh episodes, and not exactly as it would have"
 )
 
+RECORDS = ("metrics.jsonl", "evaluations.jsonl")
+"""What a run that has begun writes into; one with rows but no checkpoint has lost its checkpoints."""
+
 
 def make_run_dir(cfg: TrainConfig) -> Path:
-    """Create and return `output_dir/<algo>__<env_id>__seed<seed>__<stamp>`; two runs never share one."""
+    """Create and return `output_dir/<algo>__<env_id>__seed<seed>__<stamp>`; two runs never share one.
+
+    The folder appears with its `config.yaml` inside, so that a run killed in its first instant can be begun again.
+    """
     env_name = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env_id)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     name = f"{cfg.algo}__{env_name}__seed{cfg.seed}__{stamp}"
+    prepared = Path(cfg.output_dir) / f".{secrets.token_hex(8)}.tmp"
+    try:
+        prepared.mkdir(parents=True)
+        write_text(prepared / "config.yaml", cfg.to_yaml())
+        return _published(prepared, Path(cfg.output_dir) / name)
+    except FileExistsError:
+        raise UserError(f"output_dir '{cfg.output_dir}' is a file; choose a folder") from None
+    except NotADirectoryError:
+        raise UserError(f"output_dir '{cfg.output_dir}' lies below a file; choose a folder") from None
+    except OSError as error:
+        shutil.rmtree(prepared, ignore_errors=True)
+        raise UserError(f"output_dir '{cfg.output_dir}' cannot be written: {error.strerror}") from error
+
+
+def _published(prepared: Path, path: Path) -> Path:
+    """Give a prepared folder its name, or one with a number, if that is taken."""
     attempt = 0
     while True:
-        path = Path(cfg.output_dir) / (f"{name}-{attempt}" if attempt else name)
+        free = path.with_name(f"{path.name}-{attempt}") if attempt else path
         try:
-            path.mkdir(parents=True)
-            return path
-        except FileExistsError:
-            if not path.is_dir():
-                raise UserError(f"output_dir '{cfg.output_dir}' is a file; choose a folder") from None
-            attempt += 1
-        except NotADirectoryError:
-            raise UserError(f"output_dir '{cfg.output_dir}' lies below a file; choose a folder") from None
+            os.rename(prepared, free)  # fails if there is a file, or a folder with something in it
+            return free
         except OSError as error:
-            raise UserError(f"output_dir '{cfg.output_dir}' cannot be written: {error.strerror}") from error
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            attempt += 1
 
 
 def train(
     config: TrainConfig,
     *,
+    algorithm: type[Algorithm] | None = None,
     factory: EnvFactory | None = None,
     callbacks: Sequence[Callback] = (),
     start_from: Path | None = None,
     console: Console | None = None,
     arguments: Sequence[str] | None = None,
 ) -> TrainResult:
-    """Train in a new run folder; `start_from` is a checkpoint whose state the run begins with."""
+    """Train in a new run folder; `start_from` is a checkpoint whose state the run begins with.
+
+    `algorithm` is the class whose `build` makes the parts; by default the table's entry for the config.
+    """
     checkpoint = None
     if start_from is not None:
         checkpoint = read_checkpoint(start_from)
+        check_algorithm(checkpoint, algorithm)
         verify_replay(checkpoint.path, checkpoint.facts["replay"])
     choose_device(config.device)
     check_tracker(config)
@@ -81,10 +115,10 @@ def train(
             console.notice(NOT_RESUMABLE)
         for remark in config.algorithm.remarks(config.total_timesteps):
             console.notice(remark)
-        _announce_memory(config, stepper, console)
+        _announce_memory(config, stepper, console, algorithm)
         run_dir = make_run_dir(config)
         metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
-        launch = _Launch(config, run_dir, metadata, factory, callbacks, console)
+        launch = _Launch(config, run_dir, metadata, algorithm, factory, callbacks, console)
         with RunLock(run_dir):
             return launch.run(stepper, checkpoint)
 
@@ -94,6 +128,7 @@ def resume(
     *,
     total_timesteps: int | None = None,
     max_time: float | None = None,
+    algorithm: type[Algorithm] | None = None,
     factory: EnvFactory | None = None,
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
@@ -101,29 +136,55 @@ def resume(
 ) -> TrainResult:
     """Go on with a run from its newest whole checkpoint, or from one that is named; what came after it is made anew.
 
-    `total_timesteps` extends a finished run.
-
-    Schedules are functions of the fraction of the budget, so extending a run stretches them from here on.
+    A run that was killed before its first checkpoint begins again from its config. `total_timesteps` extends a run;
+    schedules are functions of the fraction of the budget, so extending a run stretches them from here on.
     """
     run_dir = _run_of(Path(path))
     refuse_strange_files(run_dir)
     with RunLock(run_dir):
         named = Path(path).resolve() != run_dir.resolve()  # a checkpoint asked for by name is used or refused
-        checkpoint = read_checkpoint(find_checkpoint(path)) if named else _read_newest(run_dir)
-        config = checkpoint.config.with_overrides(max_time=max_time)
+        checkpoint = read_checkpoint(find_checkpoint(path)) if named else _where_to_go_on(run_dir)
+        config = checkpoint.config if checkpoint else load_config(run_dir / "config.yaml")
+        config = config.with_overrides(max_time=max_time)
         if total_timesteps is not None:
             config = config.with_overrides(total_timesteps=total_timesteps)
         previous = read_metadata(run_dir)
-        _refuse_finished(run_dir, checkpoint, config, previous, extended=total_timesteps is not None)
-        for difference in differences(checkpoint.facts.get("surroundings", {}), surroundings(config)):
-            warnings.warn(f"{difference}: the run may not go on bit for bit as it would have", stacklevel=2)
+        if checkpoint is not None:
+            check_algorithm(checkpoint, algorithm)
+            _refuse_finished(run_dir, checkpoint, config, previous, extended=total_timesteps is not None)
+            for difference in differences(checkpoint.facts.get("surroundings", {}), surroundings(config)):
+                warnings.warn(
+                    f"{difference}: the run may not go on bit for bit as it would have", stacklevel=2
+                )
         with _threads(config), _environments(config, factory) as stepper:
             metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
-            metadata.resumed(previous, checkpoint.progress.timesteps)
+            metadata.resumed(previous, checkpoint.progress.timesteps if checkpoint else 0)
             console = console or Console()
-            _announce_memory(config, stepper, console)
-            launch = _Launch(config, run_dir, metadata, factory, callbacks, console)
-            return launch.run(stepper, checkpoint)
+            _announce_memory(config, stepper, console, algorithm)
+            launch = _Launch(config, run_dir, metadata, algorithm, factory, callbacks, console)
+            return launch.run(stepper, checkpoint, extended=total_timesteps is not None)
+
+
+def _where_to_go_on(run_dir: Path) -> Checkpoint | None:
+    """Return the newest whole checkpoint, or None if the run was killed before its first one."""
+    begun = any((run_dir / name).is_file() and (run_dir / name).stat().st_size for name in RECORDS)
+    if has_checkpoints(run_dir) or begun or not (run_dir / "config.yaml").is_file():
+        return _read_newest(run_dir)
+    return None
+
+
+class Follow(Callback):
+    """Tells a model which agent it is while a run lasts, and knows the run's folder when it has ended anyhow."""
+
+    def __init__(self, become: Callable[[Agent], None]) -> None:
+        self.become = become
+        self.run_dir: Path | None = None
+
+    def on_start(self, context: TrainingContext) -> None:
+        """Take the agent that is being trained."""
+        self.run_dir = context.run_dir
+        assert isinstance(context.agent, Agent)
+        self.become(context.agent)
 
 
 class _Launch:
@@ -134,19 +195,22 @@ class _Launch:
         config: TrainConfig,
         run_dir: Path,
         metadata: Metadata,
+        algorithm: type[Algorithm] | None,
         factory: EnvFactory | None,
         callbacks: Sequence[Callback],
         console: Console,
     ) -> None:
         self.config, self.run_dir, self.metadata = config, run_dir, metadata
-        self.factory, self.console = factory, console
+        self.algorithm, self.factory, self.console = algorithm, factory, console
         self.callbacks = [*config_callbacks(config), *callbacks]
 
-    def run(self, stepper: VectorStepper, checkpoint: Checkpoint | None) -> TrainResult:
+    def run(
+        self, stepper: VectorStepper, checkpoint: Checkpoint | None, *, extended: bool = False
+    ) -> TrainResult:
         restarts = 0
         while True:
             try:
-                return self._session(stepper, checkpoint)
+                return self._session(stepper, extended).execute(checkpoint)
             except EnvironmentFault as fault:
                 if restarts == self.config.max_restarts:
                     raise
@@ -155,21 +219,22 @@ class _Launch:
                 self.metadata.restarted(str(fault))
             finally:
                 stepper.close()
-            if any((self.run_dir / "checkpoints").glob("step_*")):  # otherwise it begins as it began
+            if has_checkpoints(self.run_dir):  # otherwise it begins as it began
                 checkpoint = _read_newest(self.run_dir)
             stepper = _make_stepper(self.config, self.factory)
 
-    def _session(self, stepper: VectorStepper, checkpoint: Checkpoint | None) -> TrainResult:
-        session = Session(
+    def _session(self, stepper: VectorStepper, extended: bool) -> Session:
+        return Session(
             self.config,
             self.run_dir,
             stepper,
             self.metadata,
+            algorithm=self.algorithm,
             factory=self.factory,
             callbacks=self.callbacks,
             console=self.console,
+            extended=extended,
         )
-        return session.execute(checkpoint)
 
 
 def _read_newest(run_dir: Path) -> Checkpoint:
@@ -179,9 +244,11 @@ def _read_newest(run_dir: Path) -> Checkpoint:
     )
 
 
-def _announce_memory(config: TrainConfig, stepper: VectorStepper, console: Console) -> None:
+def _announce_memory(
+    config: TrainConfig, stepper: VectorStepper, console: Console, algorithm: type[Algorithm] | None
+) -> None:
     """Refuse a buffer that does not fit, before the run leaves a trace; otherwise tell its size."""
-    needed = build_parts(config, stepper.spec).source.nbytes
+    needed = build_parts(config, stepper.spec, algorithm).source.nbytes
     if needed:
         refuse_too_large(needed, "the replay buffer", "use a smaller buffer_size")
         console.notice(f"the replay buffer takes {size_text(needed)} of memory when full")
@@ -190,8 +257,10 @@ def _announce_memory(config: TrainConfig, stepper: VectorStepper, console: Conso
 def _run_of(path: Path) -> Path:
     """Return the run folder that a run, a checkpoint of it, or `last`/`best` of it belongs to."""
     for candidate in (path, path.parent, path.parent.parent):
-        if (candidate / "metadata.json").is_file():
+        if (candidate / "metadata.json").is_file() or has_checkpoints(candidate):
             return candidate
+    if (path / "config.yaml").is_file() and not (path / "manifest.json").exists():
+        return path
     problem = "is not part of a run" if path.exists() else "does not exist"
     raise UserError(f"{path} {problem}; resume takes a run folder")
 

@@ -5,7 +5,7 @@ import json
 import random
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.core.errors import Interrupted, RunFault, UserError
-from rl_training.core.seeding import EVALUATION_ACTIONS, numpy_generator
 from rl_training.core.types import Evaluation, Progress, State
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import build_parts, check_spaces, describe_spaces, evaluation_stepper
+from rl_training.experiment.agent import (
+    build_parts,
+    check_spaces,
+    describe_spaces,
+    evaluate_policy,
+    evaluation_stepper,
+    live_agent,
+    own_build,
+)
 from rl_training.experiment.checkpointing import (
     Checkpoint,
     forget_after,
@@ -32,14 +40,20 @@ from rl_training.experiment.checkpointing import (
 from rl_training.experiment.console import Console
 from rl_training.experiment.curves import plot_learning_curve
 from rl_training.experiment.files import write_text
-from rl_training.experiment.interrupts import SignalPause
+from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.logging import MetricFiles
 from rl_training.experiment.metadata import Metadata, surroundings
 from rl_training.experiment.replay import FOLDER, ReplayFiles
-from rl_training.runtime.callbacks import Callback, StopAtReward, StopOnPlateau, TimeLimit
+from rl_training.runtime.callbacks import (
+    Callback,
+    PauseTraining,
+    StopAtReward,
+    StopOnPlateau,
+    TimeLimit,
+    TrainingContext,
+)
 from rl_training.runtime.collector import Collector
-from rl_training.runtime.evaluator import Evaluator
-from rl_training.runtime.trainer import Cadence, Trainer
+from rl_training.runtime.trainer import EVALUATION_COLUMNS, Cadence, Trainer
 
 
 @dataclass(frozen=True)
@@ -48,6 +62,7 @@ class TrainResult:
 
     run_dir: Path
     checkpoint_path: Path
+    """The newest checkpoint; the folder for them, if the run was interrupted before its first."""
     metrics: dict[str, Any] = field(default_factory=dict)
     stop_reason: str | None = None
     paused: bool = False
@@ -63,14 +78,17 @@ class Session:
         stepper: VectorStepper,
         metadata: Metadata,
         *,
+        algorithm: type[Algorithm] | None = None,
         factory: EnvFactory | None = None,
         callbacks: Sequence[Callback] = (),
         console: Console,
+        extended: bool = False,
     ) -> None:
+        """`extended`: the budget was given anew, so a run that had stopped goes on."""
         self.config, self.run_dir, self.stepper, self.metadata = config, run_dir, stepper, metadata
-        self.factory, self.console = factory, console
-        self.callbacks = callbacks
-        self.parts = build_parts(config, stepper.spec)
+        self.algorithm, self.factory, self.console = algorithm, factory, console
+        self.callbacks, self.extended = callbacks, extended
+        self.parts = build_parts(config, stepper.spec, algorithm)
         self.checkpoints = run_dir / "checkpoints"
         self.replay = ReplayFiles(self.checkpoints, self.parts.source.storages)
         self.last_checkpoint: Path | None = None
@@ -83,18 +101,10 @@ class Session:
         resumed = checkpoint is not None and checkpoint.path.parent == self.checkpoints
         evaluator = evaluation_stepper(self.config, self.config.num_eval_episodes, self.factory)
         callers_generators = global_generators()
-        with SignalPause() as signals:
+        with Interrupts(self.config.max_time) as interrupts:
             try:
-                self.trainer = self._trainer(evaluator, signals)
-                start = self._begin(
-                    checkpoint, resumed
-                )  # touches no file, so a checkpoint that does not fit does no harm
-                self._open_files(checkpoint if resumed else None)
-                if not resumed:  # so that a run can be resumed from its first instant
-                    self._save(start, evaluation=None, best=False)
-                self.console.start(start)
-                progress = self.trainer.fit(start)
-                result = self._finished(progress)
+                self.trainer = self._trainer(evaluator, interrupts)
+                result = self._run(checkpoint, resumed, interrupts)
             except BaseException as error:
                 raise self._failed(error) from error
             finally:
@@ -103,20 +113,35 @@ class Session:
                 evaluator.close()
                 if self.files is not None:
                     self.files.close()
-            if signals.received is not None and result.paused:
-                raise Interrupted(signals.received, self.run_dir, progress.timesteps)
+            if interrupts.received is not None and result.paused:
+                steps = int(result.metrics["global_step"])
+                raise Interrupted(interrupts.received, self.run_dir, steps, self.last_checkpoint)
         return result
 
-    def _trainer(self, evaluator: VectorStepper, signals: SignalPause) -> Trainer:
-        config = self.config
+    def _run(self, checkpoint: Checkpoint | None, resumed: bool, interrupts: Interrupts) -> TrainResult:
+        if not resumed:
+            self.metadata.write()
+        try:  # touches no file of a run that goes on, so a checkpoint that does not fit does no harm
+            start = interrupts.interruptible(lambda: self._begin(checkpoint, resumed))
+        except PauseTraining as pause:
+            return self._paused_at_once(str(pause), checkpoint if resumed else None)
+        own = checkpoint if resumed else None
+        self._open_files(own)
+        if own is None or self.extended:
+            # so that a run, or its new budget, can be resumed from its first instant
+            self._save(start, evaluation=own.facts["evaluation"] if own else None, best=False)
+        self._record_start()
+        self._tell_callbacks(start)
+        self.console.start(start)
+        return self._finished(self.trainer.fit(start))
+
+    def _trainer(self, evaluator: VectorStepper, interrupts: Interrupts) -> Trainer:
+        config, policy = self.config, self.parts.learner.policy
         collector = Collector(self.stepper, self.parts.learner.explorer, self.parts.source)
-        player = Evaluator(evaluator, self.parts.learner.policy)
 
         def evaluate() -> Evaluation:
-            return player.evaluate(
-                config.num_eval_episodes,
-                deterministic=config.eval_deterministic,
-                rng=numpy_generator(config.seed, EVALUATION_ACTIONS),
+            return interrupts.interruptible(
+                lambda: evaluate_policy(config, evaluator, policy, config.num_eval_episodes)
             )
 
         return Trainer(
@@ -133,9 +158,18 @@ class Session:
                 *self.callbacks,
                 _EvaluationLog(self.run_dir / "evaluations.jsonl"),
                 self.console,
-                signals,
+                interrupts,
             ],
         )
+
+    def _tell_callbacks(self, start: Progress) -> None:
+        def progress() -> Progress:
+            return self.trainer.progress
+
+        agent = live_agent(self.config, self.stepper.spec, self.parts, progress, self.algorithm, self.factory)
+        context = TrainingContext(agent, self.run_dir, self.config, start, self.trainer.log)
+        for callback in self.callbacks:
+            callback.on_start(context)
 
     def _begin(self, checkpoint: Checkpoint | None, resumed: bool) -> Progress:
         """Bring everything to the state of the checkpoint, or to the start; return the progress made so far."""
@@ -150,26 +184,35 @@ class Session:
 
     def _open_files(self, checkpoint: Checkpoint | None) -> None:
         """Open the metric files; those of a resumed run are cut back to its checkpoint, and so is the folder."""
+        with self._writable():
+            if checkpoint is not None:
+                self._cut_back(checkpoint)
+            self.files = MetricFiles(
+                self.run_dir, self.config, checkpoint.facts["log_positions"] if checkpoint else {}
+            )
+
+    def _cut_back(self, checkpoint: Checkpoint) -> None:
+        forget_after(self.checkpoints, checkpoint.path.name)
+        self.last_checkpoint = checkpoint.path
+        self.best_checkpoint = checkpoint.facts["best_checkpoint"]
+        point(self.checkpoints, "last", checkpoint.path.name)
+        if self.best_checkpoint is not None and (self.checkpoints / self.best_checkpoint).is_dir():
+            point(self.checkpoints, "best", self.best_checkpoint)
+        self.replay.prune()
+
+    def _record_start(self) -> None:
+        """Write down what the run is now: after the checkpoint that has it, so that neither can say more."""
+        with self._writable():
+            write_text(self.run_dir / "config.yaml", self.config.to_yaml())
+            self.metadata.write()
+
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[None]:
         try:
-            self._cut_back(checkpoint)
+            yield
         except OSError as error:
             culprit = error.filename2 or error.filename or self.run_dir
             raise UserError(f"{culprit} cannot be written: {error.strerror}") from error
-
-    def _cut_back(self, checkpoint: Checkpoint | None) -> None:
-        write_text(self.run_dir / "config.yaml", self.config.to_yaml())
-        self.metadata.write()
-        if checkpoint is not None:
-            forget_after(self.checkpoints, checkpoint.path.name)
-            self.last_checkpoint = checkpoint.path
-            self.best_checkpoint = checkpoint.facts["best_checkpoint"]
-            point(self.checkpoints, "last", checkpoint.path.name)
-            if self.best_checkpoint is not None and (self.checkpoints / self.best_checkpoint).is_dir():
-                point(self.checkpoints, "best", self.best_checkpoint)
-            self.replay.prune()
-        self.files = MetricFiles(
-            self.run_dir, self.config, checkpoint.facts["log_positions"] if checkpoint else {}
-        )
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
         """Write one row, with what checkpoints have cost so far, to the metric files and the console."""
@@ -202,6 +245,8 @@ class Session:
         if resumed:
             self.trainer.load_state_dict(state["trainer"], lost=lost)
             self.trainer.last_evaluation = checkpoint.facts["evaluation"]
+            if self.extended:  # whoever gives a budget wants the run to go on
+                self.trainer.stop_reason = None
         set_global_generators(state["generators"])
 
     def _restore_source(self, checkpoint: Checkpoint, resumed: bool) -> None:
@@ -228,6 +273,7 @@ class Session:
             "evaluation": evaluation,
             "best_checkpoint": self.best_checkpoint,
             "spaces": describe_spaces(self.stepper.spec),
+            "algorithm": own_build(self.config, self.algorithm),
             "log_positions": self.files.positions(),
             "surroundings": surroundings(self.config),
         }
@@ -249,23 +295,33 @@ class Session:
         self.checkpoint_cost["time/checkpoint_bytes"] += size + self.replay.bytes_written - written
 
     def _failed(self, error: BaseException) -> BaseException:
-        """Record the end in the metadata, and add to a fault's message where the last good state is."""
+        """Record the end in the metadata, and add to the message where the last good state is."""
         if isinstance(error, UserError):  # the checkpoint does not fit: nothing was touched
             return error
         interrupted = isinstance(error, KeyboardInterrupt)
         with contextlib.suppress(OSError):  # a full disk: the error itself is worth more than its record
             ending = "interrupted" if interrupted else "failed"
             self.metadata.finish(ending, error=str(error) or type(error).__name__)
-        if not isinstance(error, RunFault):
-            return error
         kept = (
             f"last good checkpoint: {self.last_checkpoint}"
             if self.last_checkpoint
             else "no checkpoint was written"
         )
-        explained = type(error)(f"{error} ({kept})")
+        if not isinstance(error, RunFault) and not interrupted:
+            error.add_note(kept)
+            return error
+        text = f"{error} ({kept})" if str(error) else f"interrupted ({kept})"
+        explained = type(error)(text)
         explained.__cause__ = error
         return explained
+
+    def _paused_at_once(self, reason: str, checkpoint: Checkpoint | None) -> TrainResult:
+        """Record a pause before the first step: what is on disk is where the run will go on."""
+        steps = checkpoint.progress.timesteps if checkpoint else 0
+        self.last_checkpoint = checkpoint.path if checkpoint else None
+        self.metadata.finish("paused", stop_reason=reason)
+        where = self.last_checkpoint or self.checkpoints
+        return TrainResult(self.run_dir, where, {"global_step": steps}, reason, paused=True)
 
     def _finished(self, progress: Progress) -> TrainResult:
         trainer = self.trainer
@@ -274,14 +330,13 @@ class Session:
         )
         evaluation = trainer.last_evaluation or {}
         metrics = {"global_step": progress.timesteps, "updates": progress.updates} | {
-            f"eval/{name}": evaluation[name]
-            for name in ("mean_reward", "std_reward", "mean_ep_length")
-            if evaluation
+            f"eval/{name}": evaluation[name] for name in EVALUATION_COLUMNS if evaluation
         }
-        ending = {False: "stopped", True: "paused"}[trainer.paused] if trainer.stop_reason else "finished"
-        self.metadata.finish(ending, stop_reason=trainer.stop_reason, metrics=metrics)
+        reason = trainer.pause_reason if trainer.paused else trainer.stop_reason
+        ending = "paused" if trainer.paused else "stopped" if trainer.stop_reason else "finished"
+        self.metadata.finish(ending, stop_reason=reason, metrics=metrics)
         assert self.last_checkpoint is not None
-        return TrainResult(self.run_dir, self.last_checkpoint, metrics, trainer.stop_reason, trainer.paused)
+        return TrainResult(self.run_dir, self.last_checkpoint, metrics, reason, trainer.paused)
 
 
 class _EvaluationLog(Callback):

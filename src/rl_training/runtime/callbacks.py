@@ -1,9 +1,16 @@
-"""User hooks: four events with read-only arguments, and the three stops most people want."""
+"""User hooks: five events with read-only arguments, and the three stops most people want."""
 
 import time
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from rl_training.core.protocols import LiveAgent
 from rl_training.core.types import Progress, State, UpdateResult
+
+if TYPE_CHECKING:
+    from rl_training.config import TrainConfig
 
 
 class StopTraining(Exception):
@@ -17,11 +24,30 @@ class PauseTraining(StopTraining):
     """
 
 
+@dataclass(frozen=True)
+class TrainingContext:
+    """What a callback may know of the run it belongs to."""
+
+    agent: LiveAgent
+    """The agent as it is at this moment: predict, evaluate and save it whenever you like."""
+    run_dir: Path
+    """The run's folder; files of your own are safe in it."""
+    config: "TrainConfig"
+    """Every setting, resolved."""
+    start: Progress
+    """Where the run begins: 0 steps, or those of the checkpoint that it goes on from."""
+    log: Callable[[str, float], None]
+    """`log("my/number", 3.0)` adds a column to the next row of the metric files; of several numbers the mean."""
+
+
 class Callback:
-    """Override what you need. Called in the order collect, update, evaluate, end.
+    """Override what you need. Called in the order start, collect, update, evaluate, end.
 
     Evaluation, logging and checkpointing are not callbacks: the trainer does them, in that order.
     """
+
+    def on_start(self, context: TrainingContext) -> None:
+        """Once, before the first step of a run or of its resumption."""
 
     def on_collect(self, progress: Progress) -> None:
         """After the environments were stepped."""

@@ -13,26 +13,44 @@ class Evaluator:
         self.env = env
         self.policy = policy
 
-    def evaluate(self, num_episodes: int, *, deterministic: bool, rng: np.random.Generator) -> Evaluation:
-        """Return the raw returns and lengths of exactly `num_episodes` episodes, ordered by environment."""
+    def evaluate(
+        self,
+        num_episodes: int,
+        *,
+        deterministic: bool,
+        rng: np.random.Generator,
+        max_episode_steps: int | None = None,
+    ) -> Evaluation:
+        """Return the raw returns and lengths of exactly `num_episodes` episodes, ordered by environment.
+
+        An episode that has not ended after `max_episode_steps` is cut off and counted as such: a policy that walks in
+        circles in an environment without a time limit would never be done.
+        """
         n = self.env.spec.num_envs
         quota = np.full(n, num_episodes // n) + (np.arange(n) < num_episodes % n)
         finished: list[list[tuple[float, int]]] = [[] for _ in range(n)]
         returns, lengths = np.zeros(n), np.zeros(n, np.int64)
-        remaining = num_episodes
+        remaining, capped = num_episodes, 0
         self.env.reset()
         step = self.env.out
         while remaining:
             self.env.step(self.policy.act(step.obs, deterministic=deterministic, rng=rng))
             returns += step.reward
             lengths += step.valid
-            if not step.any_ended:
+            over = step.ended
+            if max_episode_steps is not None and (lengths >= max_episode_steps).any():
+                cut = (lengths >= max_episode_steps) & ~step.ended
+                capped += sum(len(finished[row]) < int(quota[row]) for row in np.flatnonzero(cut))
+                over = step.ended | cut
+                if cut.any():
+                    self.env.restart(cut)
+            elif not step.any_ended:
                 continue
-            for row in np.flatnonzero(step.ended):
+            for row in np.flatnonzero(over):
                 if len(finished[row]) < quota[row]:
                     finished[row].append((float(returns[row]), int(lengths[row])))
                     remaining -= 1
-            returns[step.ended] = 0.0
-            lengths[step.ended] = 0
+            returns[over] = 0.0
+            lengths[over] = 0
         played = [episode for episodes in finished for episode in episodes]
-        return Evaluation([total for total, _ in played], [length for _, length in played])
+        return Evaluation([total for total, _ in played], [length for _, length in played], capped)

@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from rl_training.core.errors import RunFault
 from rl_training.core.protocols import Evaluate, ExperienceSource, Learner, Logger, SaveCheckpoint
 from rl_training.core.types import Progress, State, UpdateResult
 from rl_training.runtime.callbacks import Callback, PauseTraining, StopTraining
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.metrics import MetricMeans, first_non_finite
+
+EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length")
 
 
 class Trigger:
@@ -20,13 +24,18 @@ class Trigger:
         self.every = every
         self.fired = 0
 
+    def pending(self, timesteps: int) -> bool:
+        """Tell whether a multiple was crossed since the last time it was due."""
+        return self._crossed(timesteps) > self.fired
+
     def due(self, timesteps: int) -> bool:
-        """Tell whether a multiple was crossed since the last time it was."""
-        crossed = timesteps // self.every if self.every else 0
-        if crossed <= self.fired:
-            return False
-        self.fired = crossed
-        return True
+        """Tell the same, and count it as done."""
+        pending = self.pending(timesteps)
+        self.fired = max(self.fired, self._crossed(timesteps))
+        return pending
+
+    def _crossed(self, timesteps: int) -> int:
+        return timesteps // self.every if self.every else 0
 
 
 @dataclass(frozen=True)
@@ -41,8 +50,10 @@ class Cadence:
 class Trainer:
     """Drives one collector, source and learner to the end of the budget.
 
-    Jobs run at update boundaries, in the order evaluate, log (one row for both), checkpoint; each runs once more at
-    the end. A new best evaluation is always followed by a checkpoint.
+    Jobs run at update boundaries, in the order evaluate, log (one row for both), checkpoint; each runs once more at the
+    end. Where an evaluation is due together with a checkpoint, one is written before it as well, so that an evaluation
+    that never ends loses nothing; the job counts as undone there, and a resumed run begins with it. A new best, and the
+    evaluation that ends a run, are always followed by a checkpoint. A pause leaves every other job to the resumed run.
     """
 
     def __init__(
@@ -60,57 +71,88 @@ class Trainer:
         self.collector, self.source, self.learner = collector, source, learner
         self.logger, self.evaluate, self.save_checkpoint = logger, evaluate, save_checkpoint
         self.callbacks = callbacks
-        self.metrics = MetricMeans()
+        self.progress = Progress()
+        self.metrics, self.own_metrics = MetricMeans(), MetricMeans(str)
         self.stop_reason: str | None = None
-        self.paused = False
+        self.pause_reason: str | None = None
         self.best_reward: float | None = None
         self.last_evaluation: dict[str, Any] | None = None
         self._log_due = Trigger(cadence.log)
         self._evaluate_due = Trigger(cadence.evaluate)
         self._checkpoint_due = Trigger(cadence.checkpoint)
         self._evaluated_at = -1
+        self._ended_at: int | None = -1
+        self._resumed = False
         self._elapsed_before = 0.0
         self._started, self._started_timesteps = time.monotonic(), 0
 
     def fit(self, progress: Progress) -> Progress:
         """Train from `progress` until the budget is used up or a callback stops the run."""
+        self.progress = progress
         self._started, self._started_timesteps = time.monotonic(), progress.timesteps
-        while not progress.done and self.stop_reason is None:
-            counted = self.collector.collect(self.source.steps_per_collect, progress)
-            progress = progress.advanced(timesteps=counted)
-            self._notify("on_collect", progress)
+        if not self._resumed:  # one that begins with another run's agent owes nothing for its past
+            for trigger in (self._log_due, self._evaluate_due, self._checkpoint_due):
+                trigger.due(progress.timesteps)
+        self._run_due_jobs()  # what an interruption left undone
+        while not self.progress.done and self.stop_reason is None and self.pause_reason is None:
+            counted = self.collector.collect(self.source.steps_per_collect, self.progress)
+            self.progress = self.progress.advanced(timesteps=counted)
+            self._notify("on_collect", self.progress)
             result = None
-            for batch in self.source.batches(progress):
-                result = self.learner.update(batch, progress)
+            for batch in self.source.batches(self.progress):
+                result = self.learner.update(batch, self.progress)
                 self.source.feedback(batch, result)
-                progress = progress.advanced(updates=1)
+                self.progress = self.progress.advanced(updates=1)
                 self.metrics.add(result.metrics)
-                self._notify("on_update", progress, result)
+                self._notify("on_update", self.progress, result)
             if result is not None:
-                self._refuse_non_finite(result, progress)
-            self._run_due_jobs(progress, last=progress.done or self._stopped)
-        if (
-            progress.done and self.paused
-        ):  # asked to pause in the last iteration: there is nothing left to resume
-            self.stop_reason, self.paused = None, False
+                self._refuse_non_finite(result, self.progress)
+            self._run_due_jobs()
         for callback in self.callbacks:
-            callback.on_end(progress)
-        return progress
+            callback.on_end(self.progress)
+        return self.progress
 
-    def _run_due_jobs(self, progress: Progress, *, last: bool) -> None:
-        now = progress.timesteps
-        log_due = self._log_due.due(now) or last
-        evaluate_due = self._evaluate_due.due(now) or last
+    @property
+    def paused(self) -> bool:
+        """There is something left for a resumed run to do."""
+        return self.pause_reason is not None and self._ended_at != self.progress.timesteps
+
+    def log(self, name: str, value: float) -> None:
+        """Put a number of a callback's own into the next row; of several numbers the mean."""
+        self.own_metrics.add({name: torch.tensor(float(value), dtype=torch.float64)})
+
+    def _run_due_jobs(self) -> None:
+        now = self.progress.timesteps
+        if self._ended_at is None:  # saved when evaluations still came before every checkpoint
+            self._ended_at = now
+        last = self._ending and self._ended_at != now
         checkpoint_due = self._checkpoint_due.due(now) or last
+        if self.pause_reason is not None:
+            self._checkpoint()
+            return
+        evaluate_due = self._evaluate_due.pending(now) or last
         improved = False
-        if log_due or evaluate_due:
-            row = self._training_row(progress)
-            improved = evaluate_due and self._evaluate(progress, row)
-            self.logger.log(row, now)
-        if (
-            checkpoint_due or improved or self.stop_reason is not None
-        ):  # the evaluation may have stopped the run
-            self._checkpoint(progress, improved)
+        if evaluate_due:
+            if checkpoint_due:
+                self._checkpoint()
+            try:
+                improved = self._evaluate()
+            except PauseTraining as pause:
+                self.pause_reason = str(pause)
+                if not checkpoint_due:
+                    self._checkpoint()
+                return
+            if self._ending:  # the evaluation itself may have stopped the run
+                self._ended_at = now
+        if self._log_due.due(now) or evaluate_due:
+            self.logger.log(self._row(), now)
+        paused, ended = self.pause_reason is not None, evaluate_due and self._ending
+        if improved or paused or ended or (checkpoint_due and not evaluate_due):
+            self._checkpoint(improved)
+
+    @property
+    def _ending(self) -> bool:
+        return self.progress.done or self.stop_reason is not None
 
     def _refuse_non_finite(self, result: UpdateResult, progress: Progress) -> None:
         """Stop before the environments see actions of a broken policy and get the blame.
@@ -125,47 +167,45 @@ class Trainer:
                 "learning_rate or normalised observations and rewards may help"
             )
 
-    @property
-    def _stopped(self) -> bool:
-        return self.stop_reason is not None and not self.paused
-
-    def _training_row(self, progress: Progress) -> dict[str, float]:
-        elapsed = time.monotonic() - self._started
-        times = {
+    def _row(self) -> dict[str, float]:
+        progress, elapsed = self.progress, time.monotonic() - self._started
+        row = {
             "time/total_timesteps": float(progress.timesteps),
             "time/iterations": float(progress.updates),
             "time/episodes": float(self.collector.episodes.total_episodes),
             "time/time_elapsed": self._elapsed_before + elapsed,
             "time/fps": (progress.timesteps - self._started_timesteps) / max(elapsed, 1e-9),
         }
-        return times | self.collector.episodes.means() | self.metrics.drain()
+        row |= self.collector.episodes.means() | self.metrics.drain()
+        if self.last_evaluation is not None and self._evaluated_at == progress.timesteps:
+            row |= {f"eval/{name}": self.last_evaluation[name] for name in EVALUATION_COLUMNS}
+        return row | self.own_metrics.drain()
 
-    def _evaluate(self, progress: Progress, row: dict[str, float]) -> bool:
-        """Evaluate, add the result to the log row, and tell whether it is a new best."""
+    def _evaluate(self) -> bool:
+        """Evaluate, and tell whether it is a new best."""
         summary = self.evaluate().summary()
-        self.last_evaluation = summary
-        self._evaluated_at = progress.timesteps
-        row["eval/mean_reward"] = summary["mean_reward"]
-        row["eval/std_reward"] = summary["std_reward"]
-        row["eval/mean_ep_length"] = summary["mean_ep_length"]
+        self.last_evaluation, self._evaluated_at = summary, self.progress.timesteps
+        self._evaluate_due.due(self.progress.timesteps)
         improved = self.best_reward is None or summary["mean_reward"] > self.best_reward
         if improved:
             self.best_reward = summary["mean_reward"]
-        self._notify("on_evaluate", progress, summary)
+        self._notify("on_evaluate", self.progress, summary)
         return improved
 
-    def _checkpoint(self, progress: Progress, improved: bool) -> None:
-        evaluation = self.last_evaluation if self._evaluated_at == progress.timesteps else None
-        self.save_checkpoint(progress, evaluation=evaluation, best=improved)
+    def _checkpoint(self, improved: bool = False) -> None:
+        evaluation = self.last_evaluation if self._evaluated_at == self.progress.timesteps else None
+        self.save_checkpoint(self.progress, evaluation=evaluation, best=improved)
 
     def _notify(self, event: str, *arguments: Any) -> None:
         """Call every callback; a stop takes effect at the end of the iteration, so every run ends at a boundary."""
         for callback in self.callbacks:
             try:
                 getattr(callback, event)(*arguments)
-            except StopTraining as stop:
-                if not self._stopped:  # a real stop overrides a pause, not the other way round
-                    self.stop_reason, self.paused = str(stop), isinstance(stop, PauseTraining)
+            except PauseTraining as pause:
+                if self.stop_reason is None:
+                    self.pause_reason = self.pause_reason or str(pause)
+            except StopTraining as stop:  # it overrides a pause: a resumed run would only stop as well
+                self.stop_reason, self.pause_reason = self.stop_reason or str(stop), None
 
     def state_dict(self) -> State:
         """Return which jobs have run, what waits to be logged, and what the callbacks remember."""
@@ -174,21 +214,31 @@ class Trainer:
             "evaluate_fired": self._evaluate_due.fired,
             "checkpoint_fired": self._checkpoint_due.fired,
             "best_reward": self.best_reward,
+            "stop_reason": self.stop_reason,
+            "ended_at": self._ended_at,
             "elapsed": self._elapsed_before + time.monotonic() - self._started,
             "metrics": self.metrics.state_dict(),
+            "own_metrics": self.own_metrics.state_dict(),
             "episodes": self.collector.episodes.state_dict(),
-            "callbacks": [[type(callback).__name__, callback.state_dict()] for callback in self.callbacks],
+            "callbacks": [[name, state] for name, state in self._callback_states() if state],
         }
+
+    def _callback_states(self) -> list[tuple[str, State]]:
+        return [(type(callback).__name__, callback.state_dict()) for callback in self.callbacks]
 
     def load_state_dict(self, state: State, *, lost: Sequence[int] = ()) -> None:
         """Continue; callbacks are matched by class and order, and `lost` environments begin a fresh episode."""
+        self._resumed = True
         self._log_due.fired = int(state["log_fired"])
         self._evaluate_due.fired = int(state["evaluate_fired"])
         self._checkpoint_due.fired = int(state["checkpoint_fired"])
         best = state["best_reward"]
         self.best_reward = None if best is None else float(best)
+        self.stop_reason = state.get("stop_reason")
+        self._ended_at = state.get("ended_at")
         self._elapsed_before = float(state["elapsed"])
         self.metrics.load_state_dict(state["metrics"])
+        self.own_metrics.load_state_dict(state.get("own_metrics", {}))
         self.collector.episodes.load_state_dict(state["episodes"], lost=lost)
         waiting = list(state["callbacks"])
         for callback in self.callbacks:

@@ -71,6 +71,19 @@ def test_the_policy_is_asked_as_told() -> None:
     assert evaluator.policy.asked == [(False, rng)] * 3  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_that_do_not_end_are_cut_off_and_counted(mode: AutoresetMode) -> None:
+    """Those that end on the very step of the limit are not; and after a cut the next episode begins anew."""
+    evaluator = make_evaluator(mode, (50,), (10,), (3,), (9, 40, 2))
+    evaluation = evaluator.evaluate(
+        10, deterministic=True, rng=np.random.default_rng(0), max_episode_steps=10
+    )
+    assert evaluation.lengths == [10, 10, 10, 10, 10, 10, 3, 3, 9, 10]
+    assert evaluation.returns == [n * (n + 1) / 2 for n in evaluation.lengths]
+    assert evaluation.num_capped == 4
+    assert evaluation.summary()["num_capped_episodes"] == 4
+
+
 def test_the_summary_has_what_users_read() -> None:
     summary = Evaluation([1.0, 3.0, 8.0], [2, 4, 6]).summary()
     assert summary == {
@@ -78,6 +91,7 @@ def test_the_summary_has_what_users_read() -> None:
         "std_reward": pytest.approx(np.sqrt((9 + 1 + 16) / 3)),
         "mean_ep_length": 4.0,
         "num_episodes": 3,
+        "num_capped_episodes": 0,
         "returns": [1.0, 3.0, 8.0],
         "lengths": [2, 4, 6],
     }

@@ -127,15 +127,37 @@ def test_collect_and_update_alternate_until_the_budget_is_used_up() -> None:
 
 def test_a_finished_run_is_not_trained_further() -> None:
     fakes = Fakes()
-    make_trainer(fakes).fit(Progress(timesteps=10, total_timesteps=10))
-    assert fakes.events == []
+    finished = make_trainer(fakes)
+    progress = finished.fit(Progress(total_timesteps=10))
+    again = Fakes()
+    trainer = make_trainer(again)
+    trainer.load_state_dict(finished.state_dict())
+    trainer.fit(progress)
+    assert again.events == []
 
 
 def test_jobs_run_in_the_order_evaluate_log_checkpoint_after_the_update() -> None:
-    fakes = Fakes()
-    make_trainer(fakes, log=10, evaluate=10, checkpoint=10).fit(Progress(total_timesteps=10))
-    names = dict.fromkeys(event[0] for event in fakes.events)
-    assert list(names) == ["collect", "update", "feedback", "evaluate", "log", "checkpoint"]
+    """And where an evaluation may lose something, a checkpoint is written first."""
+    fakes = Fakes(rewards=(3.0, 2.0, 1.0))
+    make_trainer(fakes, log=10, evaluate=20, checkpoint=10).fit(Progress(total_timesteps=40))
+    jobs = [event[0] for event in fakes.events if event[0] != "feedback"]
+    assert jobs == [
+        *["collect", "update", "log", "checkpoint"],
+        *[
+            "collect",
+            "update",
+            "checkpoint",
+            "evaluate",
+            "log",
+            "checkpoint",
+        ],  # a new best is saved with its score
+        *["collect", "update", "log", "checkpoint"],
+        *["collect", "update", "checkpoint", "evaluate", "log", "checkpoint"],  # and so is the end
+    ]
+    worse = Fakes(rewards=(3.0, 2.0, 1.0))
+    make_trainer(worse, evaluate=10, checkpoint=20).fit(Progress(total_timesteps=30))
+    assert worse.named("evaluate", "checkpoint")[2:4] == [("checkpoint", 20, None, False), ("evaluate",)]
+    assert worse.named("evaluate", "checkpoint")[4][0] == "checkpoint", "the next is of step 30"
 
 
 def test_each_job_keeps_its_own_cadence_and_runs_once_more_at_the_end() -> None:
@@ -149,14 +171,20 @@ def test_each_job_keeps_its_own_cadence_and_runs_once_more_at_the_end() -> None:
         elif event[0] in at:
             at[event[0]].append(now)
     assert at["evaluate"] == [30, 60, 70]
-    assert at["checkpoint"] == [30, 40, 70]  # the first evaluation is a new best
+    assert at["checkpoint"] == [
+        30,
+        40,
+        70,
+        70,
+    ]  # the first evaluation is a new best; the last, before and after
     assert set(at["log"]) >= {20, 40, 60, 70}
 
 
 def test_jobs_that_are_due_at_the_end_run_once() -> None:
     fakes = Fakes()
     make_trainer(fakes, log=10, evaluate=10, checkpoint=10).fit(Progress(total_timesteps=10))
-    assert [len(fakes.named(name)) for name in ("evaluate", "checkpoint")] == [1, 1]
+    assert [len(fakes.named(name)) for name in ("evaluate", "log")] == [1, 1]
+    assert fakes.named("checkpoint") == [("checkpoint", 10, None, False), ("checkpoint", 10, 1.0, True)]
     assert sum("train/loss" in row for row in fakes.rows) == 1
 
 
@@ -164,7 +192,7 @@ def test_a_cadence_of_zero_runs_at_the_end_only() -> None:
     fakes = Fakes()
     make_trainer(fakes).fit(Progress(total_timesteps=50))
     assert set(fakes.named("log")) == {("log", 50)}
-    assert fakes.named("checkpoint") == [("checkpoint", 50, 1.0, True)]
+    assert fakes.named("checkpoint") == [("checkpoint", 50, None, False), ("checkpoint", 50, 1.0, True)]
     assert len(fakes.named("evaluate")) == 1
 
 
@@ -174,6 +202,7 @@ def test_a_new_best_is_always_saved_and_only_a_new_best_is_called_so() -> None:
     assert fakes.named("checkpoint") == [
         ("checkpoint", 10, 1.0, True),
         ("checkpoint", 30, 3.0, True),
+        ("checkpoint", 40, None, False),
         ("checkpoint", 40, 2.0, False),
     ]
 
@@ -183,8 +212,10 @@ def test_a_checkpoint_carries_an_evaluation_only_if_it_is_of_the_same_moment() -
     make_trainer(fakes, evaluate=20, checkpoint=10).fit(Progress(total_timesteps=40))
     assert fakes.named("checkpoint") == [
         ("checkpoint", 10, None, False),
+        ("checkpoint", 20, None, False),
         ("checkpoint", 20, 2.0, True),
         ("checkpoint", 30, None, False),
+        ("checkpoint", 40, None, False),
         ("checkpoint", 40, 1.0, False),
     ]
 
@@ -236,19 +267,25 @@ def test_a_pause_writes_a_checkpoint_and_runs_no_job_that_is_not_due(event: str)
     progress = trainer.fit(Progress(total_timesteps=1000))
     assert progress.timesteps == 20
     assert trainer.paused
-    assert trainer.stop_reason == f"enough at {event}"
+    assert (trainer.stop_reason, trainer.pause_reason) == (None, f"enough at {event}")
     assert fakes.named("update")[-1] == ("update", 20, 1), "the update of the collected steps comes first"
     assert fakes.named("evaluate", "log", "checkpoint") == [("checkpoint", 20, None, False)]
     assert pausing.ended == 1
 
 
-def test_a_pause_where_jobs_are_due_lets_them_run() -> None:
+def test_a_pause_leaves_the_jobs_that_are_due_to_the_resumed_run() -> None:
+    """They may take long, and whoever pauses a run wants it to end."""
     fakes = Fakes()
     pausing = Stopping("on_collect", at=20, error=PauseTraining)
     trainer = make_trainer(fakes, log=20, evaluate=20, checkpoint=20, callbacks=[pausing])
-    trainer.fit(Progress(total_timesteps=1000))
-    expected = [("evaluate",), ("log", 20), ("checkpoint", 20, 1.0, True)]
-    assert fakes.named("evaluate", "log", "checkpoint") == expected
+    progress = trainer.fit(Progress(total_timesteps=1000))
+    assert fakes.named("evaluate", "log", "checkpoint") == [("checkpoint", 20, None, False)]
+    rest = Fakes()
+    again = make_trainer(rest, log=20, evaluate=20, checkpoint=20, callbacks=[Stopping("on_collect", 30)])
+    again.load_state_dict(trainer.state_dict())
+    again.fit(progress)
+    assert rest.events[:3] == [("evaluate",), ("log", 20), ("checkpoint", 20, 1.0, True)]
+    assert rest.events[3] == ("collect", 20)
 
 
 @pytest.mark.parametrize("pause_first", [True, False])
