@@ -1,5 +1,7 @@
 """Averages what updates return between two log rows, and gives it the names dashboards know."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -19,45 +21,65 @@ def first_non_finite(metrics: Metrics) -> str | None:
     return next((name for name, fine in zip(watched, finite, strict=True) if not fine), None)
 
 
-class MetricMeans:
-    """What updates said since the last log row; read once per row, the only device synchronisation.
+def logged_name(name: str) -> str:
+    """Return the name in the log of what an update calls `name`."""
+    return LOGGED_NAMES.get(name, f"train/{name}")
 
-    Not every update says the same: a delayed actor has no loss in between. Each name has a mean of its own.
+
+class MetricMeans:
+    """Means of what updates said since the last log row, under the names that `name_in_log` gives them.
+
+    Only sums are kept: a number that outlives its update holds the heap around it open, which on large networks is
+    half a megabyte each. What lies on the CPU is read at once, which costs less than to add tensors; on any other
+    device sums stay where they are, so that the one synchronisation is that of the row. Not every update says the
+    same: a delayed actor has no loss in between. Each name has a count of its own.
     """
 
-    def __init__(self) -> None:
-        self._history: dict[str, list[Tensor]] = {}
+    def __init__(self, name_in_log: Callable[[str], str] = logged_name) -> None:
+        self._name_in_log = name_in_log
+        self._sums: dict[str, float | Tensor] = {}
+        self._counts: dict[str, int] = {}
 
     def add(self, metrics: Metrics) -> None:
-        """Remember one update's metrics."""
+        """Add one update's metrics."""
+        sums, counts = self._sums, self._counts
         for name, value in metrics.items():
-            self._history.setdefault(name, []).append(value)
+            sums[name] = sums.get(name, 0.0) + (value.item() if value.is_cpu else value.double())
+            counts[name] = counts.get(name, 0) + 1
 
     def drain(self) -> dict[str, float]:
         """Return the means under the names of the log and forget them."""
-        means = {name: _stacked(values).float().mean() for name, values in self._history.items()}
-        self._history.clear()
-        if not means:
-            return {}
-        numbers = torch.stack([mean.cpu() for mean in means.values()]).tolist()
-        return {
-            LOGGED_NAMES.get(name, f"train/{name}"): number
-            for name, number in zip(means, numbers, strict=True)
+        means = {
+            self._name_in_log(name): total / self._counts[name]
+            for name, total in zip(self._sums, self._read_sums(), strict=True)
         }
+        self._sums.clear()
+        self._counts.clear()
+        return means
 
     def state_dict(self) -> State:
         """Return what was added since the last row."""
-        values = {name: _stacked(values).cpu() for name, values in self._history.items()}
-        return {"names": list(values), "values": values}  # the order is that of the log's columns
+        return {
+            "names": list(self._sums),  # the order is that of the log's columns
+            "counts": list(self._counts.values()),
+            "sums": [total.hex() for total in self._read_sums()],  # exact, and JSON knows no nan
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Restore it."""
+        names = state.get("names", [])
         if "table" in state:  # as it was saved when every update said the same
-            state = state | {"values": dict(zip(state["names"], state["table"].T, strict=True))}
-        self._history = {name: list(state["values"][name]) for name in state.get("names", [])}
+            state = state | {"values": dict(zip(names, state["table"].T, strict=True))}
+        if "values" in state:  # as it was saved when every number was kept
+            history = [state["values"][name].tolist() for name in names]
+            sums, counts = [float(sum(numbers)) for numbers in history], [len(numbers) for numbers in history]
+        else:
+            sums, counts = [float.fromhex(total) for total in state.get("sums", [])], state.get("counts", [])
+        self._sums = dict(zip(names, sums, strict=True))
+        self._counts = {name: int(count) for name, count in zip(names, counts, strict=True)}
 
-
-def _stacked(values: list[Tensor]) -> Tensor:
-    """Stack numbers where the newest lies: restored ones and settings are on the CPU, losses beside the network."""
-    device = values[-1].device
-    return torch.stack([value.to(device) for value in values])
+    def _read_sums(self) -> list[float]:
+        """Return the sums as numbers, with one synchronisation for all that lie on a device."""
+        elsewhere = [total for total in self._sums.values() if isinstance(total, Tensor)]
+        read = iter(torch.stack(elsewhere).tolist() if elsewhere else [])
+        return [next(read) if isinstance(total, Tensor) else total for total in self._sums.values()]
