@@ -132,7 +132,6 @@ OFF_POLICY = {
             {"num_steps": 4, "batch_size": 8},
             ("reward of 1e+39 at step 21 of this run",),
         ),
-        ("a2c", "huge_reward", {"num_steps": 4}, ("reward of 1e+39 at step 21 of this run",)),
         ("dqn", "huge_reward", OFF_POLICY, ("reward of 1e+39 at step 21 of this run",)),
         ("dqn", "large_rewards", OFF_POLICY | {"n_step": 3}, ("sum over 3 steps", "step 6 of its episode")),
     ],
@@ -143,7 +142,7 @@ def test_a_reward_that_does_not_fit_what_it_is_stored_in_is_refused(
     """Finite where it was paid and infinite where it is remembered: nothing after it could be learned."""
     config = TrainConfig(
         algo=algo, env_id="tiny_envs:Faulty-v0", env_kwargs={"mode": mode, "fail_after": 20}, num_envs=2,
-        output_dir=str(tmp_path / "runs"), total_timesteps=320, checkpoint_every_timesteps=8, num_eval_episodes=2,
+        output_dir=str(tmp_path / "runs"), total_timesteps=320, checkpoint_every_timesteps=16, num_eval_episodes=2,
         eval_every_timesteps=0, seed=1,
     ).with_overrides(**changes)  # fmt: skip
     path = tmp_path / "settings.yaml"
@@ -151,9 +150,9 @@ def test_a_reward_that_does_not_fit_what_it_is_stored_in_is_refused(
     outcome = cli("train", "--config", path, "--quiet")
     assert outcome.code == 1
     run_dir = only_run(tmp_path / "runs")
-    for fact in ("environment 0 gave", "float32", str(run_dir / "checkpoints" / "step_40"), *facts):
+    for fact in ("environment 0 gave", "float32", str(run_dir / "checkpoints" / "step_32"), *facts):
         assert fact in outcome.sentence
-    last = read_checkpoint(run_dir / "checkpoints" / "step_40")
+    last = read_checkpoint(run_dir / "checkpoints" / "step_32")
     for group, state in last.state.items():
         refuse_non_finite(state, group)
     result = resume(run_dir, total_timesteps=64)  # mended: a new process counts its environments' lives anew
