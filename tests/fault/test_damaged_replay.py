@@ -1,5 +1,6 @@
 """Replay data that is damaged, missing or forged: it is named, passed over where possible, and never half used."""
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -11,8 +12,10 @@ import torch
 import rl_training
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import RunFault, UserError
+from rl_training.core.types import Progress, UpdateResult
 from rl_training.experiment import runs
 from rl_training.experiment.checkpointing import manifest_hash, read_checkpoint, write_checkpoint
+from rl_training.runtime.callbacks import Callback
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +77,43 @@ def test_a_damaged_newest_segment_is_named_and_an_older_checkpoint_used(run_dir:
 def test_the_resumed_run_equals_one_that_was_never_damaged(run_dir: Path, finished: Path) -> None:
     flip(segments(run_dir)[-1])
     with pytest.warns(UserWarning, match="going back"):
+        runs.resume(run_dir)
+    for name in ("model", "optimizer", "target", "source"):
+        file = Path("checkpoints") / "step_600" / f"{name}.safetensors"
+        assert (run_dir / file).read_bytes() == (finished / file).read_bytes(), name
+    assert [path.read_bytes() for path in segments(run_dir)] == [p.read_bytes() for p in segments(finished)]
+
+
+class DeletesSegments(Callback):
+    """Deletes every segment after 250 steps, as a clean-up job of the user's might, and stops after `until`."""
+
+    def __init__(self, output_dir: Path, until: int) -> None:
+        self.output_dir, self.until, self.done = output_dir, until, False
+
+    def on_update(self, progress: Progress, result: UpdateResult) -> None:
+        if progress.timesteps >= 250 and not self.done:
+            self.done = True
+            (run_dir,) = self.output_dir.iterdir()
+            for path in segments(run_dir):
+                path.unlink()
+        if progress.timesteps >= self.until:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("until", [500, 10_000], ids=["killed and resumed", "left alone"])
+def test_a_segment_deleted_while_the_run_goes_on_is_written_again(
+    finished: Path, tmp_path: Path, until: int
+) -> None:
+    config = load_config(finished / "config.yaml").with_overrides(output_dir=str(tmp_path))
+    callback = DeletesSegments(tmp_path, until)
+    with (
+        pytest.warns(UserWarning, match=r"segment_0_\d+.safetensors is gone: its rows are written again"),
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        runs.train(config, callbacks=[callback])
+    (run_dir,) = tmp_path.iterdir()
+    if until < 600:
+        assert not (run_dir / "checkpoints" / "step_600").exists()
         runs.resume(run_dir)
     for name in ("model", "optimizer", "target", "source"):
         file = Path("checkpoints") / "step_600" / f"{name}.safetensors"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import rl_training
-from rl_training.config import load_config
+from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import EnvironmentFault
 from rl_training.experiment import checkpointing
+from rl_training.experiment.checkpointing import read_checkpoint, refuse_non_finite
 from rl_training.experiment.runs import resume, train
 
 
@@ -111,6 +112,51 @@ def test_a_number_that_is_none_is_named(settings, cli, tmp_path, mode, quantity,
     run_dir = only_run(tmp_path / "runs")
     assert metadata(run_dir)["status"] == "failed"
     assert_last_checkpoint_is_whole(run_dir)
+
+
+OFF_POLICY = {
+    "buffer_size": 500,
+    "learning_starts": 8,
+    "train_freq": 8,
+    "hidden_sizes": (8,),
+    "batch_size": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("algo", "mode", "changes", "facts"),
+    [
+        (
+            "ppo",
+            "huge_reward",
+            {"num_steps": 4, "batch_size": 8},
+            ("reward of 1e+39 at step 21 of this run",),
+        ),
+        ("dqn", "huge_reward", OFF_POLICY, ("reward of 1e+39 at step 21 of this run",)),
+        ("dqn", "large_rewards", OFF_POLICY | {"n_step": 3}, ("sum over 3 steps", "step 6 of its episode")),
+    ],
+)
+def test_a_reward_that_does_not_fit_what_it_is_stored_in_is_refused(
+    cli, tmp_path, algo, mode, changes, facts
+):
+    """Finite where it was paid and infinite where it is remembered: nothing after it could be learned."""
+    config = TrainConfig(
+        algo=algo, env_id="tiny_envs:Faulty-v0", env_kwargs={"mode": mode, "fail_after": 20}, num_envs=2,
+        output_dir=str(tmp_path / "runs"), total_timesteps=320, checkpoint_every_timesteps=16, num_eval_episodes=2,
+        eval_every_timesteps=0, seed=1,
+    ).with_overrides(**changes)  # fmt: skip
+    path = tmp_path / "settings.yaml"
+    path.write_text(config.to_yaml(), encoding="utf-8")
+    outcome = cli("train", "--config", path, "--quiet")
+    assert outcome.code == 1
+    run_dir = only_run(tmp_path / "runs")
+    for fact in ("environment 0 gave", "float32", str(run_dir / "checkpoints" / "step_32"), *facts):
+        assert fact in outcome.sentence
+    last = read_checkpoint(run_dir / "checkpoints" / "step_32")
+    for group, state in last.state.items():
+        refuse_non_finite(state, group)
+    result = resume(run_dir, total_timesteps=64)  # mended: a new process counts its environments' lives anew
+    assert result.metrics["global_step"] == 64
 
 
 def test_a_last_observation_that_is_none_is_named(tiny):

@@ -138,6 +138,10 @@ class Faulty(Clockwork):
                 obs = obs * np.nan
             if self.mode == "inf_reward":
                 reward = float("inf")
+            if self.mode == "huge_reward":  # finite, but not as float32
+                reward = 1e39
+            if self.mode == "large_rewards":  # each fits float32, two together do not
+                reward = 3e38
             if self.mode == "nan_reward":
                 reward = float("nan")
         return obs, reward, terminated, truncated, info

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.core.errors import EnvironmentFault
 from rl_training.core.types import Array, State
 
 
@@ -53,7 +54,7 @@ class NStepWindow:
         time = self.time
         age = (time - self._slots) % self.n  # [n, N]: steps since each slot was opened
         counts = (age <= time) & valid
-        self.fields["rewards"] += np.where(counts, self._powers[age] * reward, 0.0)
+        self._add_rewards(np.where(counts, self._powers[age] * reward, 0.0))
         full = np.flatnonzero(valid & (time >= self.n - 1))
         ages = [np.full(len(full), self.n - 1)]
         envs = [full]
@@ -65,6 +66,19 @@ class NStepWindow:
         time += valid
         time[ended & valid] = 0
         return finished
+
+    def _add_rewards(self, discounted: Array) -> None:
+        """Add to the sums [n, N]; one that does not fit their type is refused before anything can learn from it."""
+        sums = self.fields["rewards"]
+        with np.errstate(over="ignore"):
+            sums += discounted
+        fits = np.isfinite(sums)
+        if not fits.all():
+            env = int(np.flatnonzero(~fits.all(axis=0))[0])
+            raise EnvironmentFault(
+                f"environment {env} gave rewards whose sum over {self.n} steps (n_step) does not fit {sums.dtype}, at "
+                f"step {self.time[env] + 1} of its episode; mend the environment, or clip the reward in a wrapper"
+            )
 
     def _complete_single(
         self, reward: Array, terminated: Array, valid: Array, next_values: dict[str, Array]

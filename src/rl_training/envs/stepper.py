@@ -9,7 +9,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.core.seeding import NATIVE_RESUMES, derived_seed
-from rl_training.core.spaces import zeros_for
+from rl_training.core.spaces import float_dtype, zeros_for
 from rl_training.core.types import Array, EnvSpec, State, StepArrays, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.observations import write_batch, write_row
@@ -42,11 +42,12 @@ class VectorStepper:
             valid=np.ones(n, np.bool_),
             num_valid=n,
         )
+        self._reward_as_stored = np.zeros(n, float_dtype())
         self._checks = [
             ("an observation", key, array, _zero_product(array))
             for key, array in leaves(self.out.obs)
             if np.issubdtype(array.dtype, np.floating)
-        ] + [("a reward", "", self.out.reward, _zero_product(self.out.reward))]
+        ] + [("a reward", "", self._reward_as_stored, _zero_product(self._reward_as_stored))]
 
     def reset(self) -> None:
         """Start a new episode everywhere."""
@@ -164,11 +165,18 @@ class VectorStepper:
                 raise self._fault("a final observation", key, first, bad[first])
 
     def _refuse_non_finite(self) -> None:
-        with np.errstate(invalid="ignore"):
+        """Refuse what is not finite in the type it is remembered in: a reward of 1e39 would be stored as infinite."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            self._reward_as_stored[:] = self.out.reward
             failed = [check for check in self._checks if check[3]() != 0.0]
         for name, key, array, _ in failed:
             rows = array.reshape(len(array), -1)
             bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+            if array is self._reward_as_stored and np.isfinite(self.out.reward[bad]):
+                raise EnvironmentFault(
+                    f"environment {bad} gave a reward of {self.out.reward[bad]:g} at step {self.vector_steps} of this "
+                    f"run, which does not fit {array.dtype}; mend the environment, or clip the quantity in a wrapper"
+                )
             raise self._fault(name, key, bad, rows[bad])
 
     def _fault(self, name: str, key: str, row: int, values: Array) -> EnvironmentFault:

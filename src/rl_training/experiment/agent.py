@@ -25,14 +25,11 @@ from rl_training.envs.observations import batched
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.checkpointing import (
     Checkpoint,
-    find_checkpoint,
-    read_checkpoint,
-    read_newest,
+    read_given,
     restore_model,
     restoring,
     write_checkpoint,
 )
-from rl_training.experiment.files import refuse_strange_files
 from rl_training.runtime.evaluator import Evaluator
 
 MAX_EVALUATION_ENVS = 10
@@ -266,10 +263,7 @@ def load_agent(
     factory: EnvFactory | None = None,
 ) -> Agent:
     """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one."""
-    is_run = (Path(path) / "checkpoints").is_dir()  # then a damaged newest checkpoint is passed over
-    if is_run:
-        refuse_strange_files(Path(path) / "checkpoints")
-    checkpoint = read_newest(Path(path)) if is_run else read_checkpoint(find_checkpoint(path))
+    checkpoint = read_given(path)
     check_algorithm(checkpoint, algorithm)
     spec = probe_spec(checkpoint.config, factory)
     check_spaces(checkpoint, spec)

@@ -2,7 +2,8 @@
 
 `step_<N>/` holds one `<group>.safetensors` per group of state (`model` is all that acting needs) and `manifest.json`
 with the config, the progress, everything that is not a tensor, and the size and hash of each file. A folder appears
-under its name only when it is complete and on disk; `last` and `best` are moved after that.
+under its name only when it is complete and on disk; `last` and `best` are moved after that. It loses its name before
+it is deleted, so a reader finds it whole or not at all, and looks again if what it looked for has changed meanwhile.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +40,8 @@ FORMAT_VERSION = 1
 POINTERS = ("last", "best")
 FINITE_GROUPS = ("model", "optimizer", "critics", "target", "target_actor")
 """Parts of a state in which no number may be nan or infinite."""
+TRIES, PAUSE = 20, 0.01
+"""How often, and after how many seconds, a checkpoint that was replaced or pruned while it was read is looked for."""
 
 
 @dataclass(frozen=True)
@@ -111,13 +115,95 @@ def manifest_hash(manifest: Mapping[str, Any]) -> str:
 def _replace_folder(new: Path, folder: Path) -> None:
     """Rename, with a possible predecessor of the same name put aside first."""
     sync_folder(new)
-    aside = folder.with_name(f".{folder.name}.old")
+    aside = _aside(folder)
     shutil.rmtree(aside, ignore_errors=True)
     if folder.exists():
         os.replace(folder, aside)
     os.replace(new, folder)
     sync_folder(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.old")
+
+
+def recover_aside(checkpoints: Path) -> None:
+    """Give the checkpoints their names back that a killed process had put aside without a successor."""
+    for aside in checkpoints.glob(".step_*.old"):
+        folder = aside.with_name(aside.name.removeprefix(".").removesuffix(".old"))
+        if not folder.exists():
+            os.replace(aside, folder)
+
+
+def _delete_folder(folder: Path) -> None:
+    """Delete a checkpoint: first its name, so that nobody reads half of it."""
+    nameless = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(nameless, ignore_errors=True)
+    os.replace(folder, nameless)
+    shutil.rmtree(nameless)
+
+
+def read_given(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read what a user means by a run (its newest whole checkpoint), a checkpoint, a saved agent, or `last`/`best`.
+
+    The run may be in training: what was replaced or pruned in the middle of it is read anew.
+    """
+    given = Path(path)
+
+    def attempt(remarks: list[str]) -> Checkpoint:
+        if not (given / "checkpoints").is_dir():
+            return read_checkpoint(find_checkpoint(path))
+        refuse_strange_files(given / "checkpoints")
+        return _read_newest(given, None, remarks)
+
+    return _patiently(given, attempt)
+
+
+def _patiently(given: Path, attempt: Callable[[list[str]], Checkpoint]) -> Checkpoint:
+    """Return what `attempt` does; if it found fault and the folders have changed meanwhile, try again.
+
+    The remarks that `attempt` leaves in its list become warnings, if it is the last.
+    """
+    for tries_left in reversed(range(TRIES)):
+        before = _situation(given)
+        checkpoint, fault, remarks = None, None, list[str]()
+        try:
+            checkpoint = attempt(remarks)
+        except UserError as error:
+            fault = error
+        except OSError as error:
+            fault = UserError(f"cannot read {error.filename or given}: {error.strerror or error}")
+        if checkpoint is not None and not remarks:
+            return checkpoint
+        if tries_left == 0 or (_situation(given) == before and not _is_being_replaced(before)):
+            break
+        time.sleep(PAUSE)
+    for remark in remarks:
+        warnings.warn(remark, stacklevel=3)
+    if checkpoint is None:
+        assert fault is not None
+        raise fault
+    return checkpoint
+
+
+def _situation(given: Path) -> dict[Path, object]:
+    """Return what a reader of `given` depends on: pointers, and which folders bear the names of checkpoints now."""
+    found: dict[Path, object] = {}
+    for place in (given, given / "checkpoints", given.parent, given.parent / "checkpoints"):
+        for pointer in POINTERS:
+            found[place / pointer] = pointed(place, pointer)
+        for folder in [given, _aside(given), *place.glob("step_*"), *place.glob(".step_*.old")]:
+            with contextlib.suppress(OSError, ValueError):  # not there, or no name of a file at all
+                status = folder.lstat()
+                found[folder] = (status.st_ino, status.st_ctime_ns)
+    return found
+
+
+def _is_being_replaced(situation: Mapping[Path, object]) -> bool:
+    """Tell whether a folder was put aside whose successor is not there yet."""
+    asides = [path for path in situation if path.name.startswith(".") and path.name.endswith(".old")]
+    return any(path.with_name(path.name[1:].removesuffix(".old")) not in situation for path in asides)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -277,7 +363,7 @@ def prune(checkpoints: Path, keep: int) -> None:
     named = {pointed(checkpoints, pointer) for pointer in POINTERS}
     for folder in _steps(checkpoints)[keep:]:
         if folder.name not in named:
-            shutil.rmtree(folder)
+            _delete_folder(folder)
 
 
 def read_newest(run_dir: Path, *, verify: Callable[[Checkpoint], None] | None = None) -> Checkpoint:
@@ -285,6 +371,12 @@ def read_newest(run_dir: Path, *, verify: Callable[[Checkpoint], None] | None = 
 
     `verify` may find fault with more than the checkpoint itself by raising UserError.
     """
+    return _patiently(run_dir, lambda remarks: _read_newest(run_dir, verify, remarks))
+
+
+def _read_newest(
+    run_dir: Path, verify: Callable[[Checkpoint], None] | None, remarks: list[str]
+) -> Checkpoint:
     checkpoints = run_dir / "checkpoints"
     folders = _steps(checkpoints)
     if not folders:
@@ -294,7 +386,7 @@ def read_newest(run_dir: Path, *, verify: Callable[[Checkpoint], None] | None = 
     folders = declared or folders  # one that is newer than `last` was not declared yet
     if folders[0].name != last:
         problem = "is missing or unreadable" if last is None else f"names {last!r}, which is not there"
-        warnings.warn(f"{checkpoints / 'last'} {problem}; using {folders[0].name}", stacklevel=2)
+        remarks.append(f"{checkpoints / 'last'} {problem}; using {folders[0].name}")
     for index, folder in enumerate(folders):
         try:
             checkpoint = read_checkpoint(folder)
@@ -304,7 +396,7 @@ def read_newest(run_dir: Path, *, verify: Callable[[Checkpoint], None] | None = 
         except UserError as error:
             if index + 1 == len(folders):
                 raise
-            warnings.warn(f"{error}; going back to {folders[index + 1].name}", stacklevel=2)
+            remarks.append(f"{error}; going back to {folders[index + 1].name}")
     raise AssertionError("unreachable: the loop returns or raises")
 
 
@@ -315,7 +407,7 @@ def forget_after(checkpoints: Path, name: str) -> None:
         leftover.unlink(missing_ok=True)
     for folder in _steps(checkpoints):
         if _step(folder.name) > _step(name):
-            shutil.rmtree(folder)
+            _delete_folder(folder)
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:

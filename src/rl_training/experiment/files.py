@@ -57,13 +57,19 @@ def sync_folder(folder: Path) -> None:
 
 
 def refuse_strange_files(folder: Path) -> None:
-    """Refuse links, pipes and devices below `folder`: a run holds plain files, and nothing else is followed."""
+    """Refuse links, pipes and devices below `folder`: a run holds plain files, and nothing else is followed.
+
+    A run that is being trained deletes files meanwhile; what is gone cannot be followed.
+    """
     for path, folders, files in os.walk(folder):
         if Path(path) == folder and "wandb" in folders:
             folders.remove("wandb")  # the tracker's own, which we neither read nor write
         for name in [*folders, *files]:
             entry = Path(path) / name
-            mode = entry.lstat().st_mode
+            try:
+                mode = entry.lstat().st_mode
+            except FileNotFoundError:
+                continue
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise UserError(f"{entry} is a link, a pipe or a device; a run holds plain files only")
 

@@ -20,19 +20,20 @@ class ReplayFiles:
         self._stores = {kind: SegmentStore(self.folder, _prefix(kind)) for kind in storages}
         # by checkpoint: reading every manifest every time would be slow
         self._listed: dict[str, list[Any]] = {}
-        self.bytes_written = 0
+
+    @property
+    def bytes_written(self) -> int:
+        """What this process has written so far."""
+        return sum(store.bytes_written for store in self._stores.values())
 
     def save(self, checkpoint: str) -> dict[str, Any]:
         """Write what is new; return what the manifest of `checkpoint` must say."""
         listed = {}
         for kind, storage in self.storages.items():
-            before = {segment.name for segment in self._stores[kind].segments}
-            files = self._stores[kind].append(storage)
-            self.bytes_written += sum(entry["size"] for entry in files if entry["name"] not in before)
             listed[kind] = {
                 "total_rows": storage.total_rows,
                 "kept_rows": storage.kept_rows,
-                "segments": files,
+                "segments": self._stores[kind].append(storage),
             }
         self._listed[checkpoint] = [entry["segments"] for entry in listed.values()]
         return listed

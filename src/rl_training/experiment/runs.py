@@ -29,6 +29,7 @@ from rl_training.experiment.checkpointing import (
     has_checkpoints,
     read_checkpoint,
     read_newest,
+    recover_aside,
 )
 from rl_training.experiment.console import Console
 from rl_training.experiment.files import refuse_strange_files, write_text
@@ -142,6 +143,7 @@ def resume(
     run_dir = _run_of(Path(path))
     refuse_strange_files(run_dir)
     with RunLock(run_dir):
+        recover_aside(run_dir / "checkpoints")
         named = Path(path).resolve() != run_dir.resolve()  # a checkpoint asked for by name is used or refused
         checkpoint = read_checkpoint(find_checkpoint(path)) if named else _where_to_go_on(run_dir)
         config = checkpoint.config if checkpoint else load_config(run_dir / "config.yaml")

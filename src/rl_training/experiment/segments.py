@@ -1,16 +1,19 @@
-"""Append-only storage for data that outlives a rollout: each checkpoint writes only what is new.
+"""Append-only storage for data that outlives a rollout: each checkpoint writes what is new, and little more.
 
 Rows have absolute numbers that never repeat. A checkpoint needs the rows `[total - kept, total)`; they lie in segment
 files `segment_<first>_<end>.safetensors` beside the checkpoints (`segment_<kind>_…` where a buffer has several kinds of
-rows), each written once, listed and hashed in every manifest that needs it, and deleted when no kept manifest does.
+rows), listed and hashed in every manifest that needs them, and deleted when no kept manifest does. Small neighbours are
+written together as one larger file, as log-structured stores do, so that the list stays short: a row is written again
+once per level of size, of which there are five, and never after it lies in a file of `MAX_ROWS / 2` rows or more.
 """
 
 import hashlib
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -19,6 +22,9 @@ from rl_training.core.errors import UserError
 from rl_training.experiment.files import read_tensors, write_bytes
 
 MAX_ROWS = 2**14
+FAN_IN = 8
+"""So many neighbours of one level of size become one of the next."""
+Span: TypeAlias = tuple[int, int]
 NAME = re.compile(r"segment_([a-z]+_)?(\d+)_(\d+)\.safetensors")
 
 
@@ -54,16 +60,39 @@ class SegmentStore:
         self.folder = folder
         self.prefix = f"segment_{kind}_" if kind else "segment_"
         self.segments: list[Segment] = []
+        self.bytes_written = 0
 
     def append(self, storage: RowStorage) -> list[dict[str, Any]]:
-        """Write the rows that no segment holds yet; return the list a manifest must carry."""
+        """Write the rows that no file holds yet or any more; return the list a manifest must carry."""
         first = storage.total_rows - storage.kept_rows
-        written = self.segments[-1].stop if self.segments else 0
-        # in slices: a segment is copied twice while it is written
-        for start in range(max(written, first), storage.total_rows, MAX_ROWS):
-            self.segments.append(self._write(start, min(start + MAX_ROWS, storage.total_rows), storage))
-        self.segments = [segment for segment in self.segments if segment.stop > first]
+        whole: dict[Span, Segment] = {}
+        spans: list[Span] = []
+        for segment in self.segments:
+            if segment.stop > first:
+                if self._is_there(segment):
+                    whole[segment.start, segment.stop] = segment
+                spans.append((segment.start, segment.stop))
+        written = max(spans[-1][1] if spans else 0, first)
+        if written < storage.total_rows:
+            spans.append((written, storage.total_rows))
+        self.segments = [
+            whole.get(span) or self._write(max(span[0], first), span[1], storage)
+            for span in merged(spans)
+            if span[1] > first
+        ]
         return [asdict(segment) for segment in self.segments]
+
+    def _is_there(self, segment: Segment) -> bool:
+        """Tell whether the file is as long as it was; its content is not read."""
+        path = self.folder / segment.name
+        try:
+            size = path.lstat().st_size
+            problem = f"has {size} bytes instead of {segment.size}"
+        except FileNotFoundError:
+            size, problem = -1, "is gone"
+        if size != segment.size:
+            warnings.warn(f"{path} {problem}: its rows are written again from memory", stacklevel=4)
+        return size == segment.size
 
     def restore(
         self, storage: RowStorage, listed: Sequence[Mapping[str, Any]], total_rows: int, kept_rows: int
@@ -95,7 +124,36 @@ class SegmentStore:
         name = f"{self.prefix}{start}_{stop}.safetensors"
         self.folder.mkdir(parents=True, exist_ok=True)
         write_bytes(self.folder / name, blob)
+        self.bytes_written += len(blob)
         return Segment(name, start, stop, len(blob), hashlib.sha256(blob).hexdigest())
+
+
+def merged(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans [start, stop) in which the neighbours `spans` should lie; a function of `spans` alone.
+
+    Levels never fall along the result, and fewer than FAN_IN neighbours share one, but for the largest.
+    """
+    found: list[Span] = []
+    for start, stop in spans:
+        while found and _level(found[-1]) > _level(
+            (start, stop)
+        ):  # a smaller one would be stuck before a larger
+            start = found.pop()[0]
+        for place in range(start, stop, MAX_ROWS):  # in slices: a segment is copied twice while it is written
+            found.append((place, min(place + MAX_ROWS, stop)))
+        while (level := _level(found[-1])) and [_level(span) for span in found[-FAN_IN:]] == [level] * FAN_IN:
+            start, stop = found[-FAN_IN][0], found[-1][1]
+            del found[-FAN_IN:]
+            found += [(place, min(place + MAX_ROWS, stop)) for place in range(start, stop, MAX_ROWS)]
+    return found
+
+
+def _level(span: Span) -> int:
+    """Return 0 for a span that is large enough to stay, and one more for each FAN_IN times fewer rows."""
+    level, enough = 0, MAX_ROWS // 2
+    while span[1] - span[0] < enough:
+        level, enough = level + 1, enough // FAN_IN
+    return level
 
 
 def prune_segments(folder: Path, needed: Iterable[Sequence[Mapping[str, Any]]]) -> None:

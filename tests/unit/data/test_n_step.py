@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_training.core.errors import EnvironmentFault
 from rl_training.data.n_step import NStepWindow
 
 DTYPE = np.dtype(
@@ -180,3 +181,12 @@ def test_the_windows_of_another_number_of_environments_are_dropped() -> None:
 def test_a_window_of_no_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="n_step must be 1 or more, got 0"):
         make_window(0)
+
+
+def test_a_sum_that_does_not_fit_is_refused_before_it_leaves_the_window() -> None:
+    window = make_window(3, num_envs=2, gamma=1.0)
+    assert take_step(window, 0, [1.0, 3e38]) == []
+    with pytest.raises(
+        EnvironmentFault, match=r"environment 1 .* over 3 steps .* float32, at step 2 of its episode"
+    ):
+        take_step(window, 1, [1.0, 3e38])

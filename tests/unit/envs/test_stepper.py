@@ -1,3 +1,4 @@
+import re
 from functools import partial
 from typing import Any
 
@@ -216,6 +217,19 @@ def test_non_finite_numbers_are_refused_by_env_and_quantity(
     name, place = next(iter(poison.items()))
     stepper = make_stepper(mode, {}, {}, {name: dict.fromkeys(place, bad)})
     with pytest.raises(EnvironmentFault, match=f"environment 2 gave an? {quantity} that is {bad} at step 1"):
+        stepper.step(np.zeros(3, np.int64))
+
+
+@pytest.mark.parametrize("bad", [1e39, -3.5e38])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reward_that_is_finite_but_not_as_it_is_stored_is_refused(mode: AutoresetMode, bad: float) -> None:
+    stepper = make_stepper(
+        mode, {}, {"poisoned_rewards": {(0, 1): 3.4e38}}, {"poisoned_rewards": {(0, 1): bad}}
+    )
+    sentence = re.escape(
+        f"environment 2 gave a reward of {bad:g} at step 1 of this run, which does not fit float32"
+    )
+    with pytest.raises(EnvironmentFault, match=sentence):
         stepper.step(np.zeros(3, np.int64))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpointing import restoring
-from rl_training.experiment.segments import SegmentStore, prune_segments
+from rl_training.experiment.segments import SegmentStore, _level, merged, prune_segments
 
 CAPACITY = 10
 
@@ -150,7 +150,114 @@ def test_the_bytes_of_a_long_life_are_proportional_to_its_rows(tmp_path, monkeyp
         add(storage, 100)
         store.append(storage)
     assert len(written) == 30
-    assert sum(written) < 30 * (100 * 20 + 300)
+    assert sum(written) < 2 * 30 * (
+        100 * 20 + 300
+    )  # each row alone, and once more together with its neighbours
+
+
+SIZES = {
+    "equal": lambda number: 10,
+    "growing": lambda number: 1 + number // 10,
+    "small and large": lambda number: (3, 40)[number % 2],
+    "a best one in between": lambda number: (1, 29, 30)[number % 3],
+    "one row each": lambda number: 1,
+    "longer than a file": lambda number: 300 if number % 25 == 0 else 5,
+}
+
+
+@pytest.mark.parametrize("capacity", [100_000, 700], ids=["growing", "full"])
+@pytest.mark.parametrize("case", SIZES)
+def test_five_hundred_checkpoints_have_short_lists_and_write_little(tmp_path, monkeypatch, case, capacity):
+    from rl_training.experiment import segments
+
+    monkeypatch.setattr(segments, "MAX_ROWS", 256)
+    monkeypatch.setattr(segments, "write_bytes", Path.write_bytes)  # without waiting for the disk
+    levels = 3  # files of 128 rows stay; smaller ones have at least 16, 2 or 1
+    storage, store = ring(capacity), SegmentStore(tmp_path)
+    for number in range(500):
+        add(storage, SIZES[case](number))
+        listed = store.append(storage)
+        prune_segments(tmp_path, [listed])
+        assert len(listed) <= 2 * storage.kept_rows / 256 + levels * 7 + 2
+    rows_written = (store.bytes_written - 200 * 500 * levels) / 20
+    assert rows_written <= (levels + 2) * storage.total_rows
+    found = ring(capacity)
+    SegmentStore(tmp_path).restore(found, listed, storage.total_rows, storage.kept_rows)
+    assert_same(found, storage)
+
+
+@given(st.lists(st.integers(1, 600), max_size=60))
+def test_merging_keeps_every_row_once_and_comes_to_rest(sizes):
+    from rl_training.experiment import segments
+
+    stops = [sum(sizes[: index + 1]) for index in range(len(sizes))]
+    spans = list(zip([0, *stops], stops, strict=False))
+    found = merged(spans)
+    assert [stop for _, stop in found[:-1]] == [start for start, _ in found[1:]]
+    assert (found[0][0], found[-1][1]) == (0, stops[-1]) if sizes else found == []
+    assert all(0 < stop - start <= segments.MAX_ROWS for start, stop in found)
+    assert merged(found) == found
+    levels = [_level(span) for span in found]
+    assert levels == sorted(levels)
+    assert all(levels.count(level) < 8 for level in set(levels) - {0})
+
+
+def test_a_small_file_is_not_stuck_before_large_ones(tmp_path):
+    storage, store = ring(1000), SegmentStore(tmp_path)
+    for count in (3, 100, 5):
+        add(storage, count)
+        listed = store.append(storage)
+    assert [(entry["start"], entry["stop"]) for entry in listed] == [(0, 103), (103, 108)]
+
+
+def test_a_kill_between_the_files_and_the_manifest_leaves_what_is_needed(tmp_path):
+    """The eighth save merges; its manifest never came, so the seventh is gone on from, to the same files."""
+    storage, store = ring(100), SegmentStore(tmp_path)
+    for _ in range(7):
+        add(storage, 4)
+        listed = store.append(storage)
+    add(storage, 4)
+    merged_list = store.append(storage)
+    assert len(merged_list) == 1
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    found, again = ring(100), SegmentStore(tmp_path)
+    prune_segments(tmp_path, [listed])  # as a resume does
+    assert set(files(tmp_path)) == {entry["name"] for entry in listed}
+    again.restore(found, json.loads(json.dumps(listed)), 28, 28)
+    add(found, 4)
+    assert again.append(found) == merged_list
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(("damage", "problem"), [(Path.unlink, "is gone"), (cut, "has .* bytes instead of")])
+def test_a_file_that_vanished_is_written_again_from_memory(tmp_path, damage, problem):
+    storage, store = ring(), SegmentStore(tmp_path)
+    for _ in range(2):
+        add(storage, 4)
+        listed = store.append(storage)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    damage(tmp_path / "segment_0_4.safetensors")
+    with pytest.warns(UserWarning, match=f"segment_0_4.safetensors {problem}.*written again from memory"):
+        assert store.append(storage) == listed
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert store.append(storage) == listed  # and nothing more is said
+
+
+def test_rows_that_the_ring_has_forgotten_do_not_come_back(tmp_path):
+    storage, store = ring(), SegmentStore(tmp_path)
+    for _ in range(2):
+        add(storage, 4)
+        store.append(storage)
+    add(storage, 4)  # rows 0 and 1 are overwritten
+    (tmp_path / "segment_0_4.safetensors").unlink()
+    with pytest.warns(UserWarning, match="segment_0_4.safetensors is gone"):
+        listed = store.append(storage)
+    assert [(entry["start"], entry["stop"]) for entry in listed] == [(2, 4), (4, 8), (8, 12)]
+    assert_same(restored(tmp_path, listed, 12)[0], storage)
 
 
 def test_nothing_new_writes_nothing(tmp_path):

@@ -1,8 +1,12 @@
+import gc
+import tracemalloc
+import weakref
+from typing import Any
+
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rl_training.runtime.metrics import MetricMeans, _stacked
+from rl_training.runtime.metrics import MetricMeans
 
 
 def test_metrics_are_averaged_between_two_drains() -> None:
@@ -28,21 +32,79 @@ def test_the_policy_loss_has_the_name_dashboards_know() -> None:
     assert means.drain() == {"train/policy_gradient_loss": 3.0}
 
 
-def test_numbers_of_several_devices_are_brought_together() -> None:
+class OnDevice(torch.Tensor):
+    """A number that says it does not lie on the CPU, and counts how often it is waited for."""
+
+    is_cpu = False
+    waits = 0
+
+    def tolist(self) -> list[float]:
+        OnDevice.waits += 1
+        return super().tolist()
+
+    def item(self) -> float:
+        raise AssertionError("an update must not wait for the device")
+
+
+def on_device(value: float) -> torch.Tensor:
+    return torch.tensor(value).as_subclass(OnDevice)
+
+
+def test_numbers_of_several_devices_are_brought_together_with_one_wait_per_row() -> None:
     """Losses lie beside the network; settings, and what a checkpoint brought back, on the CPU."""
-    with FakeTensorMode():
-        there, here = torch.ones((), device="cuda"), torch.ones(())
-        means = MetricMeans()
-        means.add({"loss": here, "learning_rate": here})
-        means.add({"loss": there, "learning_rate": here})
-        state = means.state_dict()
-        assert all(values.device.type == "cpu" for values in state["values"].values())
-        assert _stacked([here, there]).device.type == "cuda"
+    OnDevice.waits = 0
+    means, resumed = MetricMeans(), MetricMeans()
+    means.add({"loss": torch.tensor(1.0), "learning_rate": torch.tensor(0.5), "norm": on_device(8.0)})
+    resumed.load_state_dict(means.state_dict())
+    for each in (means, resumed):
+        each.add({"loss": on_device(2.0), "learning_rate": torch.tensor(0.5), "norm": on_device(4.0)})
+    assert OnDevice.waits == 1  # that of the state
+    expected = {"train/loss": 1.5, "train/learning_rate": 0.5, "train/norm": 6.0}
+    assert means.drain() == resumed.drain() == expected
+    assert OnDevice.waits == 3
+
+
+def test_memory_does_not_grow_with_the_updates_between_two_rows() -> None:
+    means = MetricMeans()
+    added = [torch.tensor(float(number)) for number in range(10_000)]
+    alive = [weakref.ref(number) for number in added]
+    tracemalloc.start()
+    try:
+        for number in added:
+            means.add({"loss": number, "norm": number})
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    del added, number
+    gc.collect()
+    assert not any(reference() is not None for reference in alive)
+    assert grown < 10_000
+    assert means.drain() == {"train/loss": 4999.5, "train/norm": 4999.5}
+
+
+def test_names_of_a_users_own_stay_as_they_are() -> None:
+    means = MetricMeans(name_in_log=str)
+    means.add({"policy_loss": torch.tensor(3.0), "mine/height": torch.tensor(2.0)})
+    assert means.drain() == {"policy_loss": 3.0, "mine/height": 2.0}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"names": ["b", "a"], "table": torch.tensor([[1.0, 2.0], [4.0, 8.0]])},
+        {"names": ["b", "a"], "values": {"a": torch.tensor([2.0, 8.0]), "b": torch.tensor([1.0, 4.0])}},
+    ],
+)
+def test_what_earlier_versions_saved_is_understood(state: dict[str, Any]) -> None:
+    means = MetricMeans()
+    means.load_state_dict(state)
+    means.add({"b": torch.tensor(4.0), "c": torch.tensor(1.0)})
+    assert list(means.drain().items()) == [("train/b", 3.0), ("train/a", 5.0), ("train/c", 1.0)]
 
 
 def test_what_waits_to_be_logged_survives_a_state_round_trip() -> None:
     one, other = MetricMeans(), MetricMeans()
-    assert other.state_dict() == {"names": [], "values": {}}
+    assert other.state_dict() == {"names": [], "counts": [], "sums": []}
     for value in (0.1, 0.7, 0.4):
         one.add({"loss": torch.tensor(value), "count": torch.tensor(3)})
     other.load_state_dict(one.state_dict())
