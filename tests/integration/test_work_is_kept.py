@@ -269,6 +269,7 @@ class TestAClassWithItsOwnBuild:
 
 
 class TestAnEvaluationThatNeverEnds:
+    @pytest.mark.filterwarnings("always::UserWarning")
     def test_the_cap_is_said_and_marked(self, tiny, rows, cli):
         config = tiny(env_id="tiny_envs:Endless-v0", max_eval_episode_steps=50, eval_every_timesteps=32)
         with pytest.warns(
