@@ -18,7 +18,13 @@ from rl_training.core.errors import ConfigError, EnvironmentFault, UserError
 from rl_training.envs.factory import EnvFactory, make_vector_env
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import build_parts, choose_device, load_agent
-from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint, read_checkpoint, read_newest
+from rl_training.experiment.checkpointing import (
+    Checkpoint,
+    find_checkpoint,
+    put_back,
+    read_checkpoint,
+    read_newest,
+)
 from rl_training.experiment.console import Console
 from rl_training.experiment.files import refuse_strange_files
 from rl_training.experiment.locking import RunLock
@@ -108,6 +114,7 @@ def resume(
     run_dir = _run_of(Path(path))
     refuse_strange_files(run_dir)
     with RunLock(run_dir):
+        put_back(run_dir / "checkpoints")
         named = Path(path).resolve() != run_dir.resolve()  # a checkpoint asked for by name is used or refused
         checkpoint = read_checkpoint(find_checkpoint(path)) if named else _read_newest(run_dir)
         config = checkpoint.config.with_overrides(max_time=max_time)
