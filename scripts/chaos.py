@@ -57,15 +57,17 @@ POLE = ("--env-id", "CartPole-v1")
 WALKER = ("--env-id", "BipedalWalker-v3", "--rebuild-envs", "on")
 WRAPPED = ("--env-id", "chaos_envs:WrappedPendulum-v0")
 
-FIRST_SECOND, FIRST_CHECKPOINT, RESUMING = "first second", "first checkpoint", "resuming"
+FIRST_SECOND, STARTING, RESUMING, BEGUN = "first second", "starting again", "resuming", "just begun"
 WRITING, EVALUATING, ANY = "writing", "evaluating", "any moment"
 NEAR_END, PLOTTING = "near the end", "plotting"
 AIMS = {
-    FIRST_SECOND: 3, FIRST_CHECKPOINT: 2, RESUMING: 4, WRITING: 6, EVALUATING: 4, ANY: 8, NEAR_END: 2, PLOTTING: 1,
+    FIRST_SECOND: 4, STARTING: 2, RESUMING: 3, BEGUN: 3, WRITING: 6, EVALUATING: 4, ANY: 8, NEAR_END: 2, PLOTTING: 1,
 }  # fmt: skip
 """What a kill may be aimed at, and how often it is."""
+LONGEST_DELAYS = {STARTING: 3.0, BEGUN: 0.1, ANY: 1.2, NEAR_END: 0.5}
+"""Seconds that the kill may come after its aim is in sight; 0.01 for the others."""
 AT_THE_END = {NEAR_END: 4, EVALUATING: 2, WRITING: 2, PLOTTING: 2}
-JUST_EXTENDED = {RESUMING: 5, FIRST_CHECKPOINT: 3, EVALUATING: 1, WRITING: 2, ANY: 2, PLOTTING: 1}
+JUST_EXTENDED = {STARTING: 1, RESUMING: 3, BEGUN: 5, EVALUATING: 1, WRITING: 2, ANY: 1, PLOTTING: 1}
 
 PLACES = {
     "first second": "no checkpoint yet",
@@ -349,13 +351,13 @@ class Victim:
 
     def kill(self, process: subprocess.Popen[str], rng: random.Random) -> str | None:
         """Aim, wait, kill; return what was aimed at, or None if the process was faster."""
-        possible = dict(self.scenario.aims)
-        possible.pop(FIRST_SECOND if self.resumed else RESUMING, None)
+        impossible = {FIRST_SECOND} if self.resumed else {STARTING, RESUMING}
+        possible = {aim: weight for aim, weight in self.scenario.aims.items() if aim not in impossible}
         aim = rng.choices(list(possible), list(possible.values()))[0]
         delay = rng.random()
         if not self.wait_for(process, aim):
             return None
-        time.sleep(delay * {ANY: 1.2, NEAR_END: 0.5, FIRST_CHECKPOINT: 0.2}.get(aim, 0.01))
+        time.sleep(delay * LONGEST_DELAYS.get(aim, 0.01))
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -375,8 +377,10 @@ class Victim:
         newest = self.newest()
         if aim == FIRST_SECOND:
             return any(self.output.glob("*__*"))
-        if aim == FIRST_CHECKPOINT:
-            return newest is not None
+        if aim == STARTING:
+            return True
+        if aim == BEGUN:
+            return newest is not None and self.activity() == "training"
         if aim == RESUMING:
             return self.activity() == "replaying"
         if aim in (EVALUATING, PLOTTING):
