@@ -64,7 +64,7 @@ AIMS = {
     FIRST_SECOND: 4, STARTING: 2, RESUMING: 3, BEGUN: 3, WRITING: 6, EVALUATING: 4, ANY: 8, NEAR_END: 2, PLOTTING: 1,
 }  # fmt: skip
 """What a kill may be aimed at, and how often it is."""
-LONGEST_DELAYS = {STARTING: 3.0, BEGUN: 0.1, ANY: 1.2, NEAR_END: 0.5}
+LONGEST_DELAYS = {FIRST_SECOND: 0.1, STARTING: 3.0, BEGUN: 0.1, ANY: 1.2, NEAR_END: 0.5}
 """Seconds that the kill may come after its aim is in sight; 0.01 for the others."""
 AT_THE_END = {NEAR_END: 4, EVALUATING: 2, WRITING: 2, PLOTTING: 2}
 JUST_EXTENDED = {STARTING: 1, RESUMING: 3, BEGUN: 5, EVALUATING: 1, WRITING: 2, ANY: 1, PLOTTING: 1}
@@ -387,7 +387,8 @@ class Victim:
             return self.activity() == aim
         if aim == NEAR_END:
             kept = sorted((self.reference / "checkpoints").glob("step_*"), key=lambda path: _step(path.name))
-            return newest is not None and _step(newest) >= _step(kept[-2].name)
+            near = newest is not None and _step(newest) >= _step(kept[-2].name)
+            return near and self.activity() != "starting"
         # one that this process wrote, so that a chain of kills gets on
         own = newest not in (None, "step_0", before)
         return own and (aim == ANY or any(n.endswith(".tmp") for n in os.listdir(self.checkpoints)))
