@@ -1,8 +1,11 @@
 """Kills training runs with SIGKILL again and again, resumes them, and compares with runs that were left alone.
 
 `make chaos` writes `results/chaos.md`. The promise under test: the final checkpoint, the replay data and the metric
-files (wall-clock columns apart) of a killed and resumed run are byte for byte those of an uninterrupted one. A part of
-the kills is aimed at the moment a checkpoint is being written.
+files (wall-clock columns apart) of a killed and resumed run are byte for byte those of an uninterrupted one. Kills are
+aimed: at the first second of a run, at a resume that has just begun, at evaluations, at checkpoints being written, at
+the end of a run and at the drawing of its curve; the others come at any moment.
+
+Finished scenarios are kept in `runs/chaos.json` until the report is written, so that a second call goes on.
 """
 
 import csv
@@ -10,21 +13,25 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
+import yaml
 
 from rl_training.experiment.checkpointing import pointed
-from rl_training.experiment.files import write_text
+from rl_training.experiment.files import write_json, write_text
 from rl_training.experiment.logging import WALL_CLOCK
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,6 +53,33 @@ RAINBOW = ("--double", "--dueling", "--noisy", "--prioritized", "--n-step", "3",
 SAC = ("sac", *REPLAY, "--num-envs", "2", "--train-freq", "2", "--n-step", "2")
 TD3 = ("td3", *REPLAY, "--num-envs", "2", "--train-freq", "2", "--action-noise", "ornstein_uhlenbeck")
 NORMALISED = ("--normalize-obs", "--normalize-reward")
+POLE = ("--env-id", "CartPole-v1")
+WALKER = ("--env-id", "BipedalWalker-v3", "--rebuild-envs", "on")
+WRAPPED = ("--env-id", "chaos_envs:WrappedPendulum-v0")
+
+FIRST_SECOND, STARTING, RESUMING, BEGUN = "first second", "starting again", "resuming", "just begun"
+WRITING, EVALUATING, ANY = "writing", "evaluating", "any moment"
+NEAR_END, PLOTTING = "near the end", "plotting"
+AIMS = {
+    FIRST_SECOND: 4, STARTING: 2, RESUMING: 3, BEGUN: 3, WRITING: 6, EVALUATING: 4, ANY: 8, NEAR_END: 2, PLOTTING: 1,
+}  # fmt: skip
+"""What a kill may be aimed at, and how often it is."""
+LONGEST_DELAYS = {FIRST_SECOND: 0.1, STARTING: 3.0, BEGUN: 0.1, ANY: 1.2, NEAR_END: 0.5}
+"""Seconds that the kill may come after its aim is in sight; 0.01 for the others."""
+AT_THE_END = {NEAR_END: 4, EVALUATING: 2, WRITING: 2, PLOTTING: 2}
+JUST_EXTENDED = {STARTING: 1, RESUMING: 3, BEGUN: 5, EVALUATING: 1, WRITING: 2, ANY: 1, PLOTTING: 1}
+
+PLACES = {
+    "first second": "no checkpoint yet",
+    "starting": "starting again",
+    "replaying": "playing episodes again",
+    "training": "training",
+    "evaluating": "evaluating",
+    "writing": "writing a checkpoint",
+    "plotting": "drawing the curve",
+    "ending": "ending",
+}
+"""What a process can be killed in, with the words of the report."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +90,15 @@ class Scenario:
     flags: tuple[str, ...]
     timesteps: int = 24_000
     checkpoint_every: int = 1_500
+    extended_to: int | None = None
+    """The run is left alone until its end, extended to so many timesteps, and killed from then on."""
+    aims: Mapping[str, int] = field(default_factory=lambda: AIMS)
+    """What kills are aimed at, with weights."""
+
+    @property
+    def title(self) -> str:
+        """Its name in the report."""
+        return f"{self.flags[0].upper()}, {self.name}"
 
     @property
     def cadence(self) -> tuple[str, ...]:
@@ -105,16 +148,51 @@ SCENARIOS = (
         timesteps=9_000,
         checkpoint_every=600,
     ),
+    Scenario("Box2D", (*PPO, *WALKER)),
+    Scenario("Box2D", (*SAC, *WALKER), timesteps=4_000, checkpoint_every=400),
+    Scenario("wrappers with statistics", (*PPO, *WRAPPED)),
+    Scenario("wrappers with statistics", (*TD3, *WRAPPED), timesteps=6_000, checkpoint_every=400),
+    Scenario(
+        "stopped by its reward",
+        (*PPO, *POLE, "--stop-at-reward", "100"),
+        checkpoint_every=1_000,
+        aims=AT_THE_END,
+    ),
+    Scenario(
+        "stopped by a plateau",
+        (*A2C, *POLE, "--learning-rate", "1e-9", "--stop-after-stale-evals", "3"),
+        timesteps=200_000,
+        checkpoint_every=6_000,
+        aims=AT_THE_END,
+    ),
+    Scenario(
+        "stopped by its reward, 3-step",
+        (*DQN, *POLE, "--n-step", "3", "--stop-at-reward", "9"),
+        timesteps=8_000,
+        checkpoint_every=500,
+        aims=AT_THE_END,
+    ),
+    Scenario("extended", (*PPO, *POLE), timesteps=6_000, extended_to=18_000, aims=JUST_EXTENDED),
+    Scenario(
+        "extended",
+        (*SAC, "--env-id", "Pendulum-v1"),
+        timesteps=1_500,
+        checkpoint_every=400,
+        extended_to=4_500,
+        aims=JUST_EXTENDED,
+    ),
 )
 
 
 @dataclass
 class Trial:
-    """What happened to one killed run."""
+    """What happened to the killed runs of one scenario."""
 
     scenario: Scenario
     kills: list[str] = field(default_factory=list)
-    before_first: int = 0
+    """What the process was doing, kill by kill."""
+    aims: list[str] = field(default_factory=list)
+    """What was aimed at."""
     differences: list[str] = field(default_factory=list)
 
 
@@ -122,12 +200,41 @@ class Trial:
 class Args:
     """How much chaos."""
 
-    kills: int = 120
+    kills: int = 231
     """Kills in all, spread over the scenarios."""
     seed: int = 0
     """Seed of the kill times."""
     scenarios: Annotated[tuple[int, ...], tyro.conf.arg(help="Which scenarios, by number; none is all.")] = ()
     """Which scenarios, by number; none is all."""
+    fresh: bool = False
+    """Forget the finished scenarios of a call that was interrupted."""
+
+
+class Finished:
+    """Results of finished scenarios in a small file, from which an interrupted call goes on."""
+
+    def __init__(self, path: Path, *, fresh: bool) -> None:
+        self.path, self._lock = path, threading.Lock()
+        self.results: dict[str, Any] = {}
+        if path.exists() and not fresh:
+            self.results = json.loads(path.read_text(encoding="utf-8"))
+
+    def key(self, scenario: Scenario, kills: int, seed: float) -> str:
+        """Everything that the result depends on."""
+        return json.dumps([asdict(scenario), kills, seed], sort_keys=True)
+
+    def get(self, scenario: Scenario, kills: int, seed: float) -> Trial | None:
+        """Return the result of an earlier call, if there is one."""
+        known = self.results.get(self.key(scenario, kills, seed))
+        return Trial(scenario, **known) if known else None
+
+    def put(self, trial: Trial, kills: int, seed: float) -> None:
+        """Keep a result."""
+        found = {"kills": trial.kills, "aims": trial.aims, "differences": trial.differences}
+        with self._lock:
+            self.results[self.key(trial.scenario, kills, seed)] = found
+            self.path.parent.mkdir(exist_ok=True)
+            write_json(self.path, self.results)
 
 
 def main(args: Args) -> int:
@@ -136,55 +243,209 @@ def main(args: Args) -> int:
     rng = random.Random(args.seed)
     shares = [args.kills // len(chosen) + (i < args.kills % len(chosen)) for i in range(len(chosen))]
     jobs = [(scenario, share, rng.random()) for scenario, share in zip(chosen, shares, strict=True)]
+    finished = Finished(ROOT / "runs" / "chaos.json", fresh=args.fresh)
+
+    def work(job: tuple[Scenario, int, float]) -> Trial:
+        known = finished.get(*job)
+        if known is not None:
+            return known
+        trial = torture(*job, Path(folder))
+        finished.put(trial, *job[1:])
+        return trial
+
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max_workers=2) as pool:
-        trials = list(pool.map(lambda job: torture(*job, Path(folder)), jobs))
+        trials = list(pool.map(work, jobs))
     text = report(trials)
     print(text)
     if not args.scenarios:
         write_text(ROOT / "results" / "chaos.md", text)
+    finished.path.unlink(missing_ok=True)
     return 1 if any(trial.differences for trial in trials) else 0
 
 
+MOST_FAILURES = 3
+"""Runs of one scenario that may end by themselves, before it is given up."""
+
+
 def torture(scenario: Scenario, kills: int, seed: float, folder: Path) -> Trial:
-    """Kill one scenario's run `kills` times in all, starting over when it finishes early; compare each finished run."""
+    """Kill one scenario's runs `kills` times in all, starting over when one finishes early; compare each of them."""
     trial, rng = Trial(scenario), random.Random(seed)
     home = folder / f"{scenario.flags[0]} {scenario.name}"
-    reference = finish(start(scenario, home / "reference"))
-    attempt = 0
-    while len(trial.kills) < kills:
+    try:
+        reference = left_alone(scenario, home)
+    except RuntimeError as error:
+        trial.differences.append(f"{scenario.title}: without a kill, {error}")
+        return trial
+    attempt = failures = 0
+    while len(trial.kills) < kills and failures < MOST_FAILURES:
         attempt += 1
-        output = home / str(attempt)
-        process = start(scenario, output)
-        while len(trial.kills) < kills and kill(process, output, rng, trial):
-            process = resume(run_of(output))
-        run_dir = finish(process)
-        trial.differences += compare(reference, run_dir)
+        victim = Victim(scenario, home / str(attempt), reference)
+        try:
+            run_dir = victim.live(trial, kills, rng)
+            trial.differences += compare(reference, run_dir)
+        except RuntimeError as error:
+            failures += 1
+            trial.differences.append(f"{scenario.title}: after {victim.last_kill}, {error}")
+        shutil.rmtree(victim.output, ignore_errors=True)
         done = len(trial.kills)
-        print(
-            f"{home.name}: {done} kills, {len(trial.differences)} differences",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"{home.name}: {done} kills, {len(trial.differences)} differences", file=sys.stderr, flush=True)
     return trial
 
 
-def start(scenario: Scenario, output: Path) -> subprocess.Popen[str]:
+def left_alone(scenario: Scenario, home: Path) -> Path:
+    """Return the run that nobody kills. One that will be extended is copied at its first end, to be killed later."""
+    run_dir = finish(start(scenario, home / "reference"))
+    if scenario.extended_to is not None:
+        shutil.copytree(home / "reference", home / "finished")
+        finish(resume(run_dir, extended_to=scenario.extended_to))
+    return run_dir
+
+
+class Victim:
+    """One run that is killed and goes on until it ends by itself."""
+
+    def __init__(self, scenario: Scenario, output: Path, reference: Path) -> None:
+        self.scenario, self.output, self.reference = scenario, output, reference
+        self.marker = output / "marker"
+        self.last_kill = "no kill"
+        self.resumed = False
+
+    def live(self, trial: Trial, kills: int, rng: random.Random) -> Path:
+        """Kill it until there are `kills` in all, let it finish, and return its folder."""
+        process = self.begin()
+        while len(trial.kills) < kills:
+            aim = self.kill(process, rng)
+            if aim is None:
+                break
+            trial.aims.append(aim)
+            trial.kills.append(self.place())
+            self.last_kill = f"a kill while {PLACES[trial.kills[-1]]}"
+            process = self.go_on()
+        return finish(process, self.output)
+
+    def begin(self) -> subprocess.Popen[str]:
+        """Start the run, or extend the one that was left alone so far."""
+        if self.scenario.extended_to is None:
+            self.output.mkdir(parents=True, exist_ok=True)
+            return start(self.scenario, self.output, self.marker)
+        shutil.copytree(self.output.parent / "finished", self.output)
+        return self.go_on()
+
+    def go_on(self) -> subprocess.Popen[str]:
+        """Resume the run as a user would, who looks at what is there."""
+        self.marker.unlink(missing_ok=True)
+        self.resumed = True
+        runs = list(self.output.glob("*__*"))
+        if (
+            not runs or not (runs[0] / "config.yaml").exists()
+        ):  # killed before there was anything to go on from
+            for run_dir in runs:
+                shutil.rmtree(run_dir)
+            self.resumed = False
+            return start(self.scenario, self.output, self.marker)
+        extended_to = self.scenario.extended_to
+        config = yaml.safe_load((runs[0] / "config.yaml").read_text(encoding="utf-8"))
+        if config["total_timesteps"] == extended_to:  # it was accepted, so it must survive
+            extended_to = None
+        return resume(runs[0], self.marker, extended_to=extended_to)
+
+    def kill(self, process: subprocess.Popen[str], rng: random.Random) -> str | None:
+        """Aim, wait, kill; return what was aimed at, or None if the process was faster."""
+        impossible = {FIRST_SECOND} if self.resumed else {STARTING, RESUMING}
+        possible = {aim: weight for aim, weight in self.scenario.aims.items() if aim not in impossible}
+        aim = rng.choices(list(possible), list(possible.values()))[0]
+        delay = rng.random()
+        if not self.wait_for(process, aim):
+            return None
+        time.sleep(delay * LONGEST_DELAYS.get(aim, 0.01))
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return aim if process.returncode == -signal.SIGKILL else None
+
+    def wait_for(self, process: subprocess.Popen[str], aim: str) -> bool:
+        """Wait until the aim is in sight; False if the process ended before that."""
+        before = self.newest()
+        while process.poll() is None:
+            if self.in_sight(aim, before):
+                return True
+            time.sleep(0.001)
+        return False
+
+    def in_sight(self, aim: str, before: str | None) -> bool:
+        """Tell whether it is time; `before` is the newest checkpoint when the process started."""
+        newest = self.newest()
+        if aim == FIRST_SECOND:
+            return any(self.output.glob("*__*"))
+        if aim == STARTING:
+            return True
+        if aim == BEGUN:
+            return newest is not None and self.activity() == "training"
+        if aim == RESUMING:
+            return self.activity() == "replaying"
+        if aim in (EVALUATING, PLOTTING):
+            return self.activity() == aim
+        if aim == NEAR_END:
+            kept = sorted((self.reference / "checkpoints").glob("step_*"), key=lambda path: _step(path.name))
+            near = newest is not None and _step(newest) >= _step(kept[-2].name)
+            return near and self.activity() != "starting"
+        # one that this process wrote, so that a chain of kills gets on
+        own = newest not in (None, "step_0", before)
+        return own and (aim == ANY or any(n.endswith(".tmp") for n in os.listdir(self.checkpoints)))
+
+    def place(self) -> str:
+        """Tell what the process was doing when it died: one of `PLACES`."""
+        if self.newest() is None:
+            return "first second"
+        activity = self.activity()
+        leftovers = [path.name for path in self.checkpoints.rglob(".*") if path.suffix in (".tmp", ".old")]
+        newest = max((_step(path.name) for path in self.checkpoints.glob("step_*")), default=0)
+        between = self.newest() != f"step_{newest}"
+        return "writing" if activity == "training" and (leftovers or between) else activity
+
+    def activity(self) -> str:
+        """Return what the process says it is doing."""
+        return self.marker.read_text() if self.marker.exists() else "starting"
+
+    def newest(self) -> str | None:
+        """Return the name of the newest checkpoint, if there is one."""
+        runs = list(self.output.glob("*__*"))
+        return pointed(runs[0] / "checkpoints", "last") if runs else None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where its checkpoints are."""
+        return run_of(self.output) / "checkpoints"
+
+
+def _step(name: str) -> int:
+    return int(name.removeprefix("step_"))
+
+
+def start(scenario: Scenario, output: Path, marker: Path | None = None) -> subprocess.Popen[str]:
     """Start a run in a process of its own."""
     flags = [*scenario.flags, *scenario.cadence, "--total-timesteps", str(scenario.timesteps), "--seed", "3"]
-    return launch(["train", *flags, "--output-dir", str(output), "--quiet"])
+    return launch(["train", *flags, "--output-dir", str(output), "--quiet"], marker)
 
 
-def resume(run_dir: Path) -> subprocess.Popen[str]:
+def resume(
+    run_dir: Path, marker: Path | None = None, *, extended_to: int | None = None
+) -> subprocess.Popen[str]:
     """Resume a run in a process of its own."""
-    return launch(["resume", str(run_dir), "--quiet"])
+    flags = [] if extended_to is None else ["--total-timesteps", str(extended_to)]
+    return launch(["resume", str(run_dir), *flags, "--quiet"], marker)
 
 
-def launch(arguments: list[str]) -> subprocess.Popen[str]:
-    """Start the command line in a process group of its own."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    command = [sys.executable, "-m", "rl_training.cli", *arguments]
+def launch(arguments: list[str], marker: Path | None = None) -> subprocess.Popen[str]:
+    """Start the command line in a process group of its own; with `marker`, one that notes what it does there."""
+    paths = [str(ROOT / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    program = ["-m", "rl_training.cli"]
+    if marker is not None:
+        environment["CHAOS_MARKER"] = str(marker)
+        program = [str(ROOT / "scripts" / "chaos_child.py")]
     return subprocess.Popen(
-        command,
+        [sys.executable, *program, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -193,73 +454,17 @@ def launch(arguments: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str]) -> Path:
-    """Wait for the end of a run and return its folder."""
-    output, errors = process.communicate(timeout=300)
+def finish(process: subprocess.Popen[str], output: Path | None = None) -> Path:
+    """Wait for the end of a run and return its folder.
+
+    A run that was killed in its last instant, when everything was written, is refused as finished; it is in `output`.
+    """
+    printed, errors = process.communicate(timeout=300)
+    if process.returncode == 2 and output is not None and " is finished (" in errors:
+        return run_of(output)
     if process.returncode != 0:
-        raise RuntimeError(f"a run ended with {process.returncode}: {errors}")
-    return Path(output.strip().splitlines()[-1])
-
-
-def kill(process: subprocess.Popen[str], output: Path, rng: random.Random, trial: Trial) -> bool:
-    """Kill the process at a random moment, a third of the time while it writes a checkpoint; False if it was done."""
-    kind = rng.choices(["early", "writing", "any"], [0.1, 0.35, 0.55])[0]
-    before = None if kind == "early" else progress(output)
-    if not wait_for_progress(process, output, before, own=kind != "early"):
-        return False
-    if kind == "writing":
-        wait_for_write(process, output)
-    else:
-        time.sleep(rng.uniform(0.0, 1.2 if kind == "any" else 0.2))
-    if process.poll() is not None:
-        return False
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    if process.returncode != -signal.SIGKILL:
-        return False
-    trial.kills.append(where(output))
-    trial.before_first += pointed(run_of(output) / "checkpoints", "last") in (None, "step_0")
-    return True
-
-
-def progress(output: Path) -> str | None:
-    """Return the name of the newest checkpoint, if the run exists."""
-    runs = list(output.glob("*__*"))
-    return pointed(runs[0] / "checkpoints", "last") if runs else None
-
-
-def wait_for_progress(process: subprocess.Popen[str], output: Path, before: str | None, *, own: bool) -> bool:
-    """Wait until there is a checkpoint, with `own` one that this process wrote, so that a chain of kills gets on."""
-    while process.poll() is None:
-        now = progress(output)
-        if now is not None and (not own or now not in (before, "step_0")):
-            return True
-        time.sleep(0.002)
-    return False
-
-
-def wait_for_write(process: subprocess.Popen[str], output: Path) -> None:
-    """Wait until a temporary checkpoint folder is there."""
-    checkpoints = run_of(output) / "checkpoints"
-    while process.poll() is None:
-        if any(name.endswith(".tmp") for name in os.listdir(checkpoints)):
-            return
-
-
-def where(output: Path) -> str:
-    """Tell from what was left behind what the process was doing."""
-    checkpoints = run_of(output) / "checkpoints"
-    leftovers = [name for name in os.listdir(checkpoints) if name.endswith((".tmp", ".old"))]
-    if any((checkpoints / "replay").glob("*.tmp")):
-        return "writing replay data"
-    if any(name.startswith(".step_") for name in leftovers):
-        return "writing a checkpoint"
-    if leftovers:
-        return "moving last or best"
-    newest = max((int(p.name.removeprefix("step_")) for p in checkpoints.glob("step_*")), default=0)
-    if pointed(checkpoints, "last") != f"step_{newest}":
-        return "between checkpoint and pointer"
-    return "training"
+        raise RuntimeError(f"a run ended with {process.returncode}: {errors.strip()}")
+    return Path(printed.strip().splitlines()[-1])
 
 
 def run_of(output: Path) -> Path:
@@ -312,37 +517,40 @@ def json_rows(path: Path) -> list[dict[str, object]]:
 
 def report(trials: list[Trial]) -> str:
     """Return the Markdown report."""
-    kills = [kill for trial in trials for kill in trial.kills]
-    places = Counter(kills)
-    before = sum(trial.before_first for trial in trials)
     differences = [difference for trial in trials for difference in trial.differences]
+    everything = Trial(
+        Scenario("all", ("all",)),
+        [kill for trial in trials for kill in trial.kills],
+        [aim for trial in trials for aim in trial.aims],
+        differences,
+    )
     lines = [
         "# Chaos",
         "",
         "Made by `make chaos`: runs are killed with SIGKILL and resumed until they finish; everything in "
         "their final checkpoint (model, critics, targets, optimizer, random states, priorities, waiting n-step "
         "windows, noise), all replay data, the checkpoint pointers and all metric files (wall-clock columns apart) are "
-        "compared with an uninterrupted run.",
+        "compared with an uninterrupted run. The columns in the middle tell what the process was doing when it was "
+        "killed.",
         "",
-        "| runs | kills | after the first checkpoint | while a checkpoint was written | differences |",
-        "|---|---|---|---|---|",
-    ]
-    for trial in trials:
-        writing = sum(kill != "training" for kill in trial.kills)
-        after = len(trial.kills) - trial.before_first
-        name = f"{trial.scenario.flags[0].upper()}, {trial.scenario.name}"
-        lines.append(f"| {name} | {len(trial.kills)} | {after} | {writing} | {len(trial.differences)} |")
-    writing = len(kills) - places["training"]
-    lines.append(
-        f"| **all** | **{len(kills)}** | **{len(kills) - before}** | **{writing}** | **{len(differences)}** |"
-    )
-    lines += [
+        f"| runs | kills | {' | '.join(PLACES.values())} | differences |",
+        f"|---|---|{'---|' * len(PLACES)}---|",
+        *[_line(trial.scenario.title, trial) for trial in trials],
+        _line("**all**", everything),
         "",
-        "Where the kills hit: " + ", ".join(f"{name} {n}" for name, n in places.most_common()) + ".",
+        "What the kills were aimed at: "
+        + ", ".join(f"{aim} {count}" for aim, count in Counter(everything.aims).most_common())
+        + ".",
         "",
     ]
     lines += [f"- {difference}" for difference in differences]
     return "\n".join(lines)
+
+
+def _line(title: str, trial: Trial) -> str:
+    places = Counter(trial.kills)
+    cells = [len(trial.kills), *(places[place] for place in PLACES), len(trial.differences)]
+    return f"| {title} | {' | '.join(str(cell) for cell in cells)} |"
 
 
 if __name__ == "__main__":

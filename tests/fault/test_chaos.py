@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,8 @@ def chaos() -> ModuleType:
 @pytest.mark.parametrize("name", ["async, MuJoCo", "sync, nested Dict"])
 def test_a_killed_and_resumed_run_leaves_the_same_bytes(name: str, chaos: ModuleType, tmp_path: Path) -> None:
     scenario = next(scenario for scenario in chaos.SCENARIOS if scenario.name == name)
-    trial = chaos.torture(replace(scenario, timesteps=8_000), 2, 0.5, tmp_path)
+    scenario = replace(scenario, timesteps=8_000, aims={chaos.ANY: 1, chaos.WRITING: 1})
+    trial = chaos.torture(scenario, 2, 0.5, tmp_path)
     assert len(trial.kills) == 2
     assert trial.differences == []
 
@@ -35,11 +37,110 @@ def test_a_killed_and_resumed_run_leaves_the_same_replay_data(
     name: str, chaos: ModuleType, tmp_path: Path
 ) -> None:
     scenario = next(scenario for scenario in chaos.SCENARIOS if scenario.name == name)
-    trial = chaos.torture(replace(scenario, timesteps=3_000, checkpoint_every=400), 1, 0.5, tmp_path)
-    assert len(trial.kills) == 1
+    aims = {chaos.EVALUATING: 1}
+    trial = chaos.torture(
+        replace(scenario, timesteps=3_000, checkpoint_every=400, aims=aims), 1, 0.5, tmp_path
+    )
+    assert (trial.kills, trial.aims) == (["evaluating"], [chaos.EVALUATING])
     assert trial.differences == []
     (reference,) = (tmp_path / f"{scenario.flags[0]} {name}" / "reference").glob("*__*")
     assert list((reference / "checkpoints" / "replay").glob("segment_*"))
+
+
+POLE = ("ppo", "--env-id", "CartPole-v1")
+
+
+@pytest.fixture
+def victim(chaos: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A run that is not there yet, whose processes are only named: `started`, or the flags of a resume."""
+    monkeypatch.setattr(chaos, "start", lambda *_: "started")
+    monkeypatch.setattr(chaos, "resume", lambda run_dir, marker, extended_to: (run_dir.name, extended_to))
+    return chaos.Victim(chaos.Scenario("pole", POLE), tmp_path / "out", tmp_path / "reference")
+
+
+def run_folder(victim: Any, total_timesteps: int | None = None) -> Path:
+    run_dir = Path(victim.output / "ppo__pole")
+    (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+    if total_timesteps is not None:
+        (run_dir / "config.yaml").write_text(f"total_timesteps: {total_timesteps}\n", encoding="utf-8")
+    return run_dir
+
+
+def test_a_run_that_left_nothing_is_started_again(victim: Any) -> None:
+    assert victim.go_on() == "started"
+    run_dir = run_folder(victim)  # killed before its config was written
+    assert victim.go_on() == "started"
+    assert not run_dir.exists()
+    assert not victim.resumed
+    run_folder(victim, 100)
+    assert victim.go_on() == ("ppo__pole", None)
+    assert victim.resumed
+
+
+def test_an_extension_is_asked_for_until_the_run_has_accepted_it(chaos: ModuleType, victim: Any) -> None:
+    victim.scenario = chaos.Scenario("pole", POLE, timesteps=100, extended_to=300)
+    run_folder(victim, 100)
+    assert victim.go_on() == ("ppo__pole", 300)
+    run_folder(victim, 300)
+    assert victim.go_on() == ("ppo__pole", None)
+
+
+def test_what_a_process_was_doing_is_told_from_its_marker_and_from_what_it_left(victim: Any) -> None:
+    run_dir = run_folder(victim, 100)
+    checkpoints = run_dir / "checkpoints"
+    assert victim.place() == "first second"
+    (checkpoints / "step_64").mkdir()
+    (checkpoints / "last").write_text("step_64\n", encoding="utf-8")
+    assert victim.place() == "starting"
+    for activity in ("replaying", "training", "evaluating", "plotting", "ending"):
+        victim.marker.write_text(activity, encoding="utf-8")
+        assert victim.place() == activity
+    victim.marker.write_text("training", encoding="utf-8")
+    (checkpoints / "step_96").mkdir()  # not declared yet
+    assert victim.place() == "writing"
+    (checkpoints / "last").write_text("step_96\n", encoding="utf-8")
+    assert victim.place() == "training"
+    (checkpoints / ".step_128.tmp").mkdir()
+    assert victim.place() == "writing"
+
+
+def test_every_place_has_its_column(chaos: ModuleType) -> None:
+    trial = chaos.Trial(chaos.Scenario("pole", POLE), ["training", "plotting"], [chaos.ANY, chaos.PLOTTING])
+    table = [line for line in chaos.report([trial]).splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in table} == {4 + len(chaos.PLACES)}
+    assert table[2] == "| PPO, pole | 2 | 0 | 0 | 0 | 1 | 0 | 0 | 1 | 0 | 0 |"
+
+
+def test_an_interrupted_call_goes_on(chaos: ModuleType, tmp_path: Path) -> None:
+    path, scenario = tmp_path / "runs" / "chaos.json", chaos.Scenario("pole", POLE)
+    trial = chaos.Trial(scenario, ["training"], [chaos.ANY], ["a difference"])
+    chaos.Finished(path, fresh=False).put(trial, 1, 0.25)
+    again = chaos.Finished(path, fresh=False)
+    assert again.get(scenario, 1, 0.25) == trial
+    assert again.get(scenario, 2, 0.25) is None
+    assert again.get(replace(scenario, timesteps=7), 1, 0.25) is None
+    assert chaos.Finished(path, fresh=True).get(scenario, 1, 0.25) is None
+
+
+def test_a_run_that_ends_by_itself_is_a_difference(
+    chaos: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a scenario whose runs do nothing else comes to an end."""
+    monkeypatch.setattr(chaos, "left_alone", lambda *_: tmp_path)
+    monkeypatch.setattr(chaos, "start", lambda *_: chaos.subprocess.Popen(["false"]))
+    monkeypatch.setattr(chaos, "finish", failing := FailingFinish())
+    trial = chaos.torture(chaos.Scenario("pole", POLE), 5, 0.5, tmp_path)
+    assert failing.calls == chaos.MOST_FAILURES == len(trial.differences)
+    assert trial.differences[0] == "PPO, pole: after no kill, a run ended with 1: broken"
+
+
+class FailingFinish:
+    calls = 0
+
+    def __call__(self, process: Any, output: Path) -> Path:
+        self.calls += 1
+        process.wait()
+        raise RuntimeError("a run ended with 1: broken")
 
 
 def test_the_comparison_notices_differences(chaos: ModuleType, tmp_path: Path) -> None:

@@ -270,9 +270,10 @@ def test_an_interrupt_before_anything_has_begun_is_no_page_of_traceback(tmp_path
     (tmp_path / "torch.py").write_text(
         "import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(30)\n", encoding="utf-8"
     )
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
     process = subprocess.Popen(
         [sys.executable, "-m", "rl_training.cli", "train", "ppo", "--env-id", "CartPole-v1"],
-        cwd=tmp_path, env=environment() | {"PYTHONPATH": str(tmp_path)}, text=True,
+        cwd=tmp_path, env=environment() | {"PYTHONPATH": os.pathsep.join(paths)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         # a job in the background inherits an ignored SIGINT, and Python then leaves it ignored
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

@@ -101,7 +101,8 @@ def test_load_in_another_process(learned, tmp_path):
         "actions = model.predict(np.load(folder + '/observations.npy'))[0].tolist()\n"
         "print(json.dumps({'kind': type(model).__name__, 'actions': actions, 'evaluation': model.evaluate(5)}))\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
         capture_output=True,

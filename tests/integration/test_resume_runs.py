@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,7 @@ VARIANTS = {
     "schedules": {"learning_rate_schedule": "linear", "clip_coef_schedule": "cosine"},
     "normalised": {"normalize_obs": True, "normalize_reward": True},
     "terminated": {"env_kwargs": {"ending": "terminated"}},
+    "sampled evaluations": {"eval_deterministic": False},
     "five environments": {"num_envs": 5},
     "workers": {"env_backend": "async", "num_envs": 3},
     "cartpole": {"env_id": "CartPole-v1", "num_envs": 3},
@@ -372,6 +374,21 @@ def test_rows_beyond_the_checkpoint_are_cut_and_none_is_doubled(torn_run, rows):
     assert episodes == [4 * (i + 1) for i in range(10)]
 
 
+def test_a_row_torn_before_the_checkpoint_is_left_out_and_swallows_no_other(torn_run, rows):
+    """The disk lost the end of the file: what is left of a row must not be glued to the next one."""
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        path = torn_run / name
+        third = path.read_bytes().splitlines(keepends=True)[2]
+        head = b"".join(path.read_bytes().splitlines(keepends=True)[:2])
+        path.write_bytes(head + third[: len(third) // 2])
+    with pytest.warns(UserWarning, match=r"\.jsonl is shorter than when the checkpoint was written"):
+        resume(torn_run)
+    steps = [32, 64, *range(160, 321, 32)]  # the checkpoint is at 128
+    assert [row["time/total_timesteps"] for row in rows(torn_run / "metrics.jsonl")] == steps
+    assert [row["timesteps"] for row in rows(torn_run / "evaluations.jsonl")] == steps
+    assert [float(line["time/total_timesteps"]) for line in read_csv(torn_run / "metrics.csv")] == steps
+
+
 def test_tensorboard_shows_no_step_twice_after_a_resume(torn_run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -437,6 +454,66 @@ def test_a_run_goes_on_from_a_checkpoint_that_is_named(tiny, rows):
     assert_same_run(run_dir, whole, rows)
     data = json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))
     assert [entry["timesteps"] for entry in data["resumes"]] == [2 * per_rollout]
+
+
+@pytest.fixture
+def late_best(tiny, rows, pointed) -> Path:
+    """A run with an evaluation and a checkpoint at each of its five rollouts, of which the third is the best so far."""
+    config = tiny(
+        total_timesteps=320, checkpoint_every_timesteps=32, eval_every_timesteps=32, log_every_timesteps=32,
+        keep_checkpoints=99, learning_rate=5e-2, num_eval_episodes=1, seed=3,
+    )  # fmt: skip
+    run_dir = train(config, callbacks=[StopAt(160)]).run_dir
+    scores = [row["mean_reward"] for row in rows(run_dir / "evaluations.jsonl")]
+    assert max(scores[0], scores[1]) < scores[2] == max(scores), (
+        "choose other settings: the third must be best"
+    )
+    assert pointed(run_dir, "best").name == "step_96"
+    return run_dir
+
+
+@pytest.mark.parametrize(("start", "best"), [(0, None), (32, "step_32"), (64, "step_32")])
+def test_going_back_behind_the_best_checkpoint_forgets_it(late_best, pointed, start, best):
+    """`best` is at once what it was then, and names nothing that is gone."""
+    seen = []
+
+    class Look(Callback):
+        def on_collect(self, progress):
+            if not seen:
+                names = {path.name for path in (late_best / "checkpoints").glob("step_*")}
+                pointer = late_best / "checkpoints" / "best"
+                seen.extend([names, pointed(late_best, "best").name if pointer.exists() else None])
+
+    result = resume(late_best / "checkpoints" / f"step_{start}", callbacks=[Look()])
+    assert seen == [{f"step_{step}" for step in range(0, start + 1, 32)}, best]
+    assert result.metrics["global_step"] == 320
+    assert pointed(late_best, "best").is_dir()
+
+
+def test_a_best_checkpoint_that_is_gone_is_not_named(late_best, pointed):
+    """Going back to where the best one had been another, which was deleted since."""
+    shutil.rmtree(late_best / "checkpoints" / "step_32")
+    result = resume(late_best / "checkpoints" / "step_64", callbacks=[StopAt(0)])
+    assert result.metrics["global_step"] == 96
+    pointer = late_best / "checkpoints" / "best"
+    assert not pointer.exists() or pointed(late_best, "best").is_dir()
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints/last", "checkpoints/step_{newest}"])
+def test_a_checkpoint_that_was_put_aside_for_its_successor_is_found(tiny, rows, name):
+    """As a process leaves it that was killed between the two renames that replace a checkpoint."""
+    config, per_rollout = staggered(tiny)
+    whole = train(config).run_dir
+    newest = 5 * per_rollout
+    run_dir = train(config, callbacks=[StopAt(newest)]).run_dir
+    checkpoints = run_dir / "checkpoints"
+    (checkpoints / f"step_{newest}").rename(checkpoints / f".step_{newest}.old")
+    assert rl_training.load(run_dir / "last").agent.timesteps == newest
+    resume(run_dir / name.format(newest=newest))
+    data = json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))
+    assert [entry["timesteps"] for entry in data["resumes"]] == [newest]
+    assert list(checkpoints.glob(".*")) == []
+    assert_same_run(run_dir, whole, rows)
 
 
 def test_a_new_run_can_start_from_any_checkpoint(tiny, rows):

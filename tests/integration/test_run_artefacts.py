@@ -130,6 +130,15 @@ def test_evaluations_hold_every_episode(run_dir, rows):
     assert logged == [row["mean_reward"] for row in evaluations]
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_greedy_evaluations_play_the_same_episode_and_sampled_ones_do_not(tiny, rows, deterministic):
+    """Every episode of this environment begins alike, so that only the actions can make a difference."""
+    settings = {"num_eval_episodes": 8, "learning_rate": 1e-9, "eval_every_timesteps": 32}
+    run_dir = train(tiny(**settings, eval_deterministic=deterministic)).run_dir
+    for evaluation in rows(run_dir / "evaluations.jsonl"):
+        assert (len(set(evaluation["returns"])) == 1) == deterministic
+
+
 def test_the_manifest_hashes_its_files_and_holds_what_the_run_was(run_dir, pointed, rows):
     folder = pointed(run_dir, "last")
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))

@@ -113,11 +113,14 @@ def manifest_hash(manifest: Mapping[str, Any]) -> str:
 
 
 def _replace_folder(new: Path, folder: Path) -> None:
-    """Rename, with a possible predecessor of the same name put aside first."""
+    """Rename, with a possible predecessor of the same name put aside first; it goes when its successor is there.
+
+    If the process is killed between the two renames, `find_checkpoint` and `recover_aside` know where to look.
+    """
     sync_folder(new)
     aside = _aside(folder)
-    shutil.rmtree(aside, ignore_errors=True)
     if folder.exists():
+        shutil.rmtree(aside, ignore_errors=True)
         os.replace(folder, aside)
     os.replace(new, folder)
     sync_folder(folder.parent)
@@ -128,11 +131,19 @@ def _aside(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.old")
 
 
+def _present(folder: Path) -> Path:
+    """Return `folder`, or where it was put aside for a successor that never came."""
+    return _aside(folder) if not folder.exists() and _aside(folder).is_dir() else folder
+
+
 def recover_aside(checkpoints: Path) -> None:
-    """Give the checkpoints their names back that a killed process had put aside without a successor."""
+    """Give checkpoints that were put aside for a successor that never came their name back.
+
+    Only for whoever holds the run's lock: a process that is at work puts folders aside as well.
+    """
     for aside in checkpoints.glob(".step_*.old"):
         folder = aside.with_name(aside.name.removeprefix(".").removesuffix(".old"))
-        if not folder.exists():
+        if aside.is_dir() and not folder.exists():
             os.replace(aside, folder)
 
 
@@ -405,6 +416,9 @@ def forget_after(checkpoints: Path, name: str) -> None:
     for leftover in [*checkpoints.glob(".*.tmp"), *checkpoints.glob(".*.old")]:
         shutil.rmtree(leftover, ignore_errors=True)
         leftover.unlink(missing_ok=True)
+    best = pointed(checkpoints, "best")
+    if best is not None and (_step(best) > _step(name) or not (checkpoints / best).is_dir()):
+        (checkpoints / "best").unlink()  # first: it never names what is not there
     for folder in _steps(checkpoints):
         if _step(folder.name) > _step(name):
             _delete_folder(folder)
@@ -412,7 +426,7 @@ def forget_after(checkpoints: Path, name: str) -> None:
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     """Return the checkpoint folder that a user means by a run, a checkpoint, a saved agent, or `last`/`best` of one."""
-    given = Path(path)
+    given = _present(Path(path))
     if (given / "manifest.json").is_file():
         return given
     if given.name in POINTERS and not given.is_dir():
@@ -432,7 +446,7 @@ def _follow(checkpoints: Path, pointer: str, given: object) -> Path:
         raise UserError(f"{given} has no checkpoint yet ({checkpoints / pointer} is missing)")
     if Path(name).name != name or _step(name) < 0:
         raise UserError(f"{checkpoints / pointer} names '{name}', which is not a checkpoint of this run")
-    return checkpoints / name
+    return _present(checkpoints / name)
 
 
 def has_checkpoints(run_dir: Path) -> bool:

@@ -159,8 +159,15 @@ def _cut(path: Path, size: int) -> None:
         warnings.warn(
             f"{path} is shorter than when the checkpoint was written: rows are missing", stacklevel=3
         )
-    else:
-        os.truncate(path, size)
+        size = _end_of_last_row(path)
+    os.truncate(path, size)
+
+
+def _end_of_last_row(path: Path) -> int:
+    """Return where a JSON-lines file ends without its torn last row, to which the next one would be glued."""
+    if path.suffix != ".jsonl":
+        return path.stat().st_size
+    return path.read_bytes().rfind(b"\n") + 1
 
 
 def _synced_size(path: Path) -> int:

@@ -329,6 +329,24 @@ def test_an_environment_that_is_not_a_function_of_its_seed_goes_on_afresh_and_is
             assert np.array_equal(other.out.obs[[0, 2]], one.out.obs[[0, 2]])
 
 
+class HalfWhim(WhimEnv):
+    """The seed decides all that it shows but the last number."""
+
+    def _draw(self) -> Any:
+        whim, drawn = super()._draw(), np.zeros(3, np.float32)
+        drawn[2] = whim[2]
+        return drawn
+
+
+def test_one_number_that_differs_is_enough_to_be_lost() -> None:
+    with steppers("sync", HalfWhim, 2) as (one, other):
+        one.reset()
+        one.step(np.zeros(2, np.int64))
+        assert isinstance(one.out.obs, np.ndarray)
+        assert (one.out.obs[:, :2] == 0).all()
+        assert other.resume(one.state_dict()) == [0, 1]
+
+
 @pytest.mark.parametrize("backend", ["sync", "async"])
 def test_all_of_them_may_be_lost(backend: str) -> None:
     with steppers(backend, WhimEnv, 2) as (one, other):

@@ -65,10 +65,11 @@ def test_an_evaluation_begins_with_fresh_episodes(mode: AutoresetMode) -> None:
     assert lengths_of(evaluator, 3) == [2, 2, 5]
 
 
-def test_the_policy_is_asked_as_told() -> None:
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_policy_is_asked_as_told(deterministic: bool) -> None:
     evaluator, rng = make_evaluator(MODES[0], (3,)), np.random.default_rng(0)
-    evaluator.evaluate(1, deterministic=False, rng=rng)
-    assert evaluator.policy.asked == [(False, rng)] * 3  # type: ignore[attr-defined]
+    evaluator.evaluate(1, deterministic=deterministic, rng=rng)
+    assert evaluator.policy.asked == [(deterministic, rng)] * 3  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("mode", MODES)

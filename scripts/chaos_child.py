@@ -1,0 +1,53 @@
+"""The command line, which notes in the file CHAOS_MARKER what it is doing, so that a kill can be aimed and named."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rl_training.envs.stepper import VectorStepper
+from rl_training.experiment import curves
+from rl_training.runtime.evaluator import Evaluator
+from rl_training.runtime.trainer import Trainer
+
+
+def noted(
+    activity: str, work: Callable[..., Any], marker: Path, *, then: str | None = None
+) -> Callable[..., Any]:
+    """Return the same work, which the marker names while it lasts; afterwards it says `then`, or the same as before."""
+
+    @functools.wraps(work)
+    def call(*arguments: Any, **options: Any) -> Any:
+        before = marker.read_text() if marker.exists() else "starting"
+        write(marker, activity)
+        try:
+            return work(*arguments, **options)
+        finally:
+            write(marker, then or before)
+
+    return call
+
+
+def write(marker: Path, activity: str) -> None:
+    """Replace what the marker says; whoever reads it sees the old or the new."""
+    temporary = marker.with_suffix(".new")
+    temporary.write_text(activity)
+    temporary.replace(marker)
+
+
+def main() -> int:
+    """Wrap what is worth noting, then do what the command line says."""
+    marker = Path(os.environ["CHAOS_MARKER"])
+    VectorStepper.resume = noted("replaying", VectorStepper.resume, marker)
+    Trainer.fit = noted("training", Trainer.fit, marker, then="ending")
+    Evaluator.evaluate = noted("evaluating", Evaluator.evaluate, marker)
+    curves.plot_learning_curve = noted("plotting", curves.plot_learning_curve, marker)
+    from rl_training.cli import main as command  # only now: modules import the functions above by name
+
+    return command()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

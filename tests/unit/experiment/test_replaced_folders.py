@@ -1,0 +1,91 @@
+"""A checkpoint that replaces another of the same name: at every instant one of the two can be found and is whole."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rl_training.config import TrainConfig
+from rl_training.core.types import Progress
+from rl_training.experiment.checkpointing import (
+    find_checkpoint,
+    recover_aside,
+    read_checkpoint,
+    write_checkpoint,
+)
+
+CONFIG = TrainConfig(algo="ppo", env_id="CartPole-v1")
+SPACES = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}
+CHANGES = ("replace", "mkdir", "unlink", "rmdir", "fsync")
+
+
+class Killed(BaseException):
+    """Ends everything here and now: no handler that a program has for errors may run."""
+
+
+def write(folder: Path, number: int) -> None:
+    state = {"model": {"weight": torch.full((3,), float(number))}}
+    write_checkpoint(folder, config=CONFIG, progress=Progress(number, 1, 9), state=state, facts=SPACES)
+
+
+def found(folder: Path) -> int:
+    """Return which of the two is there, after verifying it."""
+    return read_checkpoint(find_checkpoint(folder)).progress.timesteps
+
+
+def killed_at(number: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> bool:
+    """Do the work, but for the change of a file with this number and all that follow; tell whether it came so far."""
+    calls = 0
+
+    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls >= number:
+                raise Killed
+            return original(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        for name in CHANGES:
+            patch.setattr(os, name, counted(getattr(os, name)))
+        work()
+    return calls >= number
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+def test_killed_at_any_change_either_the_old_or_the_new_one_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: int
+) -> None:
+    """With two lives the second is killed at the same place, among the leftovers of the first."""
+    seen, number = [], 1
+    while True:
+        folder = tmp_path / str(number) / "step_7"
+        write(folder, 1)
+        for life in range(lives):
+            killed = killed_at(number, monkeypatch, lambda folder=folder, life=life: write(folder, 2 + life))
+        seen.append(found(folder))
+        recover_aside(folder.parent)
+        assert folder.is_dir()
+        assert found(folder) == seen[-1]
+        if not killed:
+            break
+        number += 1
+    assert number > 6
+    assert seen == sorted(seen)
+    assert {seen[0], seen[-1]} == {1, 1 + lives}
+
+
+def test_a_leftover_beside_its_successor_is_not_recover_aside(tmp_path: Path) -> None:
+    write(tmp_path / "step_7", 1)
+    (tmp_path / "step_7").rename(tmp_path / ".step_7.old")
+    write(tmp_path / "other", 2)
+    (tmp_path / "other").rename(tmp_path / "step_7")
+    assert found(tmp_path / "step_7") == 2
+    recover_aside(tmp_path)
+    assert found(tmp_path / "step_7") == 2
