@@ -20,7 +20,7 @@ from rl_training.core.types import Array, EnvSpec, Progress, State
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
 from rl_training.envs.observations import batched
-from rl_training.envs.stepper import VectorStepper
+from rl_training.envs.stepper import VectorStepper, saved_statistics
 from rl_training.experiment.checkpointing import (
     Checkpoint,
     find_checkpoint,
@@ -72,6 +72,7 @@ class Agent:
         if num_episodes < 1:
             raise UserError(f"num_episodes is {num_episodes}; use 1 or more")
         stepper = evaluation_stepper(self.config, num_episodes, self._factory)
+        stepper.use_statistics(saved_statistics(self.state.get("envs", {})))
         chosen = self.config.eval_deterministic if deterministic is None else deterministic
         try:
             evaluation = Evaluator(stepper, self.policy).evaluate(
@@ -216,6 +217,9 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
     env = make_env(
         agent.config, 0, factory=agent._factory, stream=EVALUATION_EPISODES, render_mode="rgb_array"
     )()
+    for statistics in saved_statistics(agent.state.get("envs", {}))[:1]:
+        env.new_statistics = statistics
+        env.freeze_statistics()
     written = []
     try:
         for episode in range(num_episodes):

@@ -113,6 +113,7 @@ class Session:
         player = Evaluator(evaluator, self.parts.learner.policy)
 
         def evaluate() -> Evaluation:
+            evaluator.take_statistics(self.stepper)
             return player.evaluate(
                 config.num_eval_episodes,
                 deterministic=config.eval_deterministic,
