@@ -403,9 +403,10 @@ class TestOverrides:
 
 
 class TestFingerprint:
-    def test_seed_and_output_folder_do_not_count(self):
+    def test_seed_output_folder_and_rebuilding_do_not_count(self):
         config = TrainConfig(**BASE)
         assert config.with_overrides(seed=99, output_dir="elsewhere").fingerprint() == config.fingerprint()
+        assert config.with_overrides(rebuild_envs="off").fingerprint() == config.fingerprint()
 
     def test_everything_else_counts(self):
         config = TrainConfig(**BASE)
@@ -419,7 +420,7 @@ class TestFingerprint:
             "algorithm": PPOConfig(gamma=0.7),
         }  # fmt: skip
         # one name, so far, can only be one thing
-        untouched = {"seed", "output_dir", "algo", "preprocessing"}
+        untouched = {"seed", "output_dir", "rebuild_envs", "algo", "preprocessing"}
         assert set(other) == {item.name for item in fields(TrainConfig)} - untouched
         prints = [config.with_overrides(**{key: value}).fingerprint() for key, value in other.items()]
         assert len({config.fingerprint(), *prints}) == len(other) + 1

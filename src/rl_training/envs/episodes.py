@@ -16,7 +16,7 @@ from rl_training.envs.statistics import Statistics, WrapperStatistics
 from rl_training.envs.traces import trace, trace_of_rewards
 
 
-class EpisodeState(NamedTuple):
+class Snapshot(NamedTuple):
     """Where an environment is: enough to come back to it, and to notice if one has not."""
 
     episode: int
@@ -36,9 +36,10 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Gives every reset its own derived seed, every fault its address, and every moment a way back.
 
     A reset without a seed starts the next episode of the stream; a reset with one starts a new stream. An episode is
-    a function of its reset seed, its actions and the running statistics of the wrappers, so `episode_state` is the
-    whole state: after `resume_at` is set the next reset replays it. An environment that keeps more than that from one
-    episode to the next is built anew for every episode by `build`, under the wrappers, which stay.
+    a function of its reset seed, its actions and the running statistics of the wrappers, so `snapshot` tells the
+    whole state: after `resume_at` and `new_statistics` are set, the next reset replays it. An environment that keeps
+    more than that from one episode to the next is built anew for every episode by `build`, under the wrappers, which
+    stay.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.seed = seed
         self.stream = stream
         self.episode = -1
-        self.resume_at: tuple[int, Array, Statistics] | None = None
+        self.resume_at: tuple[int, Array] | None = None
         self.new_statistics: Statistics | None = None
         """Put into the wrappers by the next reset."""
         self._build = build
@@ -109,17 +110,16 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._rewards.append(result[1])
         return result
 
-    def episode_state(self) -> EpisodeState:
-        """Return where the environment is."""
+    def episode_state(self) -> tuple[int, Array]:
+        """Return the episode's number and its actions so far [t, ...]."""
         shape, dtype = self.action_space.shape or (), self.action_space.dtype
-        return EpisodeState(
-            self.episode,
-            np.asarray(self._actions, dtype=dtype).reshape(len(self._actions), *shape),
-            self._seen,
-            trace_of_rewards(self._rewards),
-            self._statistics_at_reset,
-            self.wrapper_statistics(),
-        )
+        return self.episode, np.asarray(self._actions, dtype=dtype).reshape(len(self._actions), *shape)
+
+    def snapshot(self) -> Snapshot:
+        """Return where the environment is, and the hashes that a replay will be held against."""
+        paid = trace_of_rewards(self._rewards)
+        statistics = self._statistics_at_reset, self.wrapper_statistics()
+        return Snapshot(*self.episode_state(), self._seen, paid, *statistics)
 
     def wrapper_statistics(self) -> Statistics:
         """Return the running statistics of the wrappers as they are now."""
@@ -160,7 +160,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _replay(self, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         assert self.resume_at is not None
-        episode, actions, self.new_statistics = self.resume_at
+        episode, actions = self.resume_at
         self.resume_at = None
         self.episode = episode - 1
         obs, info = self.reset(options=options)

@@ -15,8 +15,10 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 
 from rl_training.config import TrainConfig
+from rl_training.core.errors import EnvironmentFault
 from rl_training.core.seeding import HISTORY_CHECK, derived_seed
 from rl_training.envs.factory import EnvFactory, make_vector_env
+from rl_training.envs.observations import nested_leaves
 from rl_training.envs.traces import trace
 from rl_training.envs.workers import WorkerVectorEnv
 
@@ -133,8 +135,13 @@ def _play(env: Environments, episode: int) -> list[Moment]:
     obs, _ = env.reset()
     moments = [Moment(trace(obs), 0.0, (False, False))]
     for _ in range(MAX_STEPS):
-        obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+        obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
         end = bool(terminated[0]), bool(truncated[0])
+        if any(end):  # what was returned belongs to the next episode already
+            final = info["final_obs"]
+            obs = final[0] if isinstance(final, np.ndarray) else final
+        if not all(np.isfinite(leaf).all() for _, leaf in nested_leaves((obs, reward))):
+            raise EnvironmentFault("what is not a number is not compared")
         moments.append(Moment(trace(obs), float(reward[0]), end))
         if any(end):
             break

@@ -13,7 +13,7 @@ from rl_training.core.seeding import NATIVE_RESUMES, derived_seed
 from rl_training.core.spaces import zeros_for
 from rl_training.core.types import Array, EnvSpec, State, StepArrays, leaves
 from rl_training.envs.actions import ActionAdapter
-from rl_training.envs.episodes import EpisodeState
+from rl_training.envs.episodes import Snapshot
 from rl_training.envs.observations import write_batch, write_row
 from rl_training.envs.statistics import Statistics, statistics_from, statistics_state
 
@@ -99,7 +99,7 @@ class VectorStepper:
         """Return where each environment is in its episode, hashes of what it showed, and the last observations."""
         if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
             return {}
-        states: tuple[EpisodeState, ...] = self.env.call("episode_state")
+        states: tuple[Snapshot, ...] = self.env.call("snapshot")
         saved: State = {
             "episodes": [state.episode for state in states],
             "lengths": [len(state.actions) for state in states],
@@ -129,13 +129,13 @@ class VectorStepper:
         if min(episodes) < 0 or min(lengths) < 0 or sum(lengths) != len(state["actions"]):
             raise ValueError("episode numbers, lengths and actions of the environments contradict each other")
         actions = np.split(state["actions"].numpy(), np.cumsum(lengths)[:-1])
-        statistics = _saved(state, "statistics_at_reset", len(episodes))
-        self.env.set_attr("resume_at", list(zip(episodes, actions, statistics, strict=True)))
+        self.env.set_attr("resume_at", list(zip(episodes, actions, strict=True)))
+        self.env.set_attr("new_statistics", _saved(state, "statistics_at_reset", len(episodes)))
         self.reset()
         self.vector_steps = int(state["vector_steps"])
         same = self._same_observations(state)
         if "seen" in state:  # checkpoints of the first versions have no hashes
-            again: tuple[EpisodeState, ...] = self.env.call("episode_state")
+            again: tuple[Snapshot, ...] = self.env.call("snapshot")
             same &= np.array([new.seen for new in again]) == np.array(state["seen"])
             paid = np.array([new.paid for new in again]) == np.array(state["paid"])
             _warn_of_rewards(np.flatnonzero(same & ~paid).tolist())
