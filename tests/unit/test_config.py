@@ -181,6 +181,20 @@ class TestNumbersOfYaml:
         assert config.algorithm.hidden_sizes == (32, 16)
 
 
+class TestWordsOfYaml:
+    @pytest.mark.parametrize(
+        ("word", "meant"), [("on", "on"), ("off", "off"), ("auto", "auto"), ("'on'", "on")]
+    )
+    def test_on_and_off_need_no_quotes(self, tmp_path, word, meant):
+        """YAML reads them as true and false."""
+        path = tmp_path / "settings.yaml"
+        path.write_text(f"algo: ppo\nenv_id: CartPole-v1\nrebuild_envs: {word}\n", encoding="utf-8")
+        config = load_config(path)
+        assert config.rebuild_envs == meant
+        path.write_text(config.to_yaml(), encoding="utf-8")
+        assert load_config(path) == config
+
+
 class TestImpossibleValues:
     @pytest.mark.parametrize(
         ("key", "value"),
