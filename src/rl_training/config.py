@@ -101,6 +101,8 @@ class TrainConfig(CheckedConfig):
     """Arguments for the environment's constructor, as a YAML map."""
     env_timeout: float = 300.0
     """Seconds a worker of the async backend may take for one step before it counts as hung."""
+    rebuild_envs: Literal["auto", "on", "off"] = "auto"
+    """Build environments anew for every episode; auto does so if they keep something across resets."""
     max_restarts: int = 0
     """How often a run may rebuild itself from its last checkpoint after an environment failed."""
     preprocessing: Literal["none"] = "none"
@@ -195,8 +197,12 @@ class TrainConfig(CheckedConfig):
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
 
     def fingerprint(self) -> str:
-        """Return a short hash of everything but the seed and the output folder: equal for runs worth comparing."""
-        data = {key: value for key, value in self.to_dict().items() if key not in ("seed", "output_dir")}
+        """Return a short hash of all that makes runs worth comparing: neither seed nor folder nor `rebuild_envs`.
+
+        `auto` and what a run replaces it by are the same experiment.
+        """
+        apart = ("seed", "output_dir", "rebuild_envs")
+        data = {key: value for key, value in self.to_dict().items() if key not in apart}
         return hashlib.sha256(yaml.safe_dump(data, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -306,6 +312,8 @@ def coerce(value: Any, annotation: Any) -> Any:
             return None
         return coerce(value, next(item for item in arguments if item is not type(None)))
     if origin is Literal:
+        if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # what YAML reads for these words
+            return "on" if value else "off"
         if value in arguments and isinstance(value, str):
             return value
         raise ValueError(

@@ -57,7 +57,11 @@ def test_the_recorded_statistics_are_those_of_the_observations(tiny):
             seen.append(self.said.copy())  # what the policy acted on
             return super().step(action)
 
-    config = tiny(env_id="Lottery", normalize_obs=True, total_timesteps=128, learning_rate=1e-12)
+    config = tiny(
+        env_id="Lottery", normalize_obs=True, total_timesteps=128, learning_rate=1e-12
+    ).with_overrides(
+        rebuild_envs="off"  # only the run itself is to be seen
+    )
     model = PPO(config, env=Telling)
     model.learn()
     weights = load_file(model.agent.path / "model.safetensors")

@@ -106,6 +106,7 @@ def test_flags_go_on_top_of_the_config(cli, tmp_path):
         total_timesteps=512,
         num_eval_episodes=2,
         output_dir=str(tmp_path),
+        rebuild_envs="off",
     )
     assert load_config(Path(outcome.out.strip()) / "config.yaml") == expected
 

@@ -45,3 +45,8 @@ def test_it_builds(name):
         stepper.close()
     assert len(actions) == 2
     assert stepper.vector_steps == 1
+
+
+@pytest.mark.parametrize("algo", ["ppo", "sac", "td3"])
+def test_presets_of_environments_that_keep_their_world_build_them_anew(algo):
+    assert load_config(f"{algo}/bipedal_walker").rebuild_envs == "on"

@@ -181,6 +181,20 @@ class TestNumbersOfYaml:
         assert config.algorithm.hidden_sizes == (32, 16)
 
 
+class TestWordsOfYaml:
+    @pytest.mark.parametrize(
+        ("word", "meant"), [("on", "on"), ("off", "off"), ("auto", "auto"), ("'on'", "on")]
+    )
+    def test_on_and_off_need_no_quotes(self, tmp_path, word, meant):
+        """YAML reads them as true and false."""
+        path = tmp_path / "settings.yaml"
+        path.write_text(f"algo: ppo\nenv_id: CartPole-v1\nrebuild_envs: {word}\n", encoding="utf-8")
+        config = load_config(path)
+        assert config.rebuild_envs == meant
+        path.write_text(config.to_yaml(), encoding="utf-8")
+        assert load_config(path) == config
+
+
 class TestImpossibleValues:
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -403,9 +417,10 @@ class TestOverrides:
 
 
 class TestFingerprint:
-    def test_seed_and_output_folder_do_not_count(self):
+    def test_seed_output_folder_and_rebuilding_do_not_count(self):
         config = TrainConfig(**BASE)
         assert config.with_overrides(seed=99, output_dir="elsewhere").fingerprint() == config.fingerprint()
+        assert config.with_overrides(rebuild_envs="off").fingerprint() == config.fingerprint()
 
     def test_everything_else_counts(self):
         config = TrainConfig(**BASE)
@@ -420,7 +435,7 @@ class TestFingerprint:
             "algorithm": PPOConfig(gamma=0.7),
         }  # fmt: skip
         # one name, so far, can only be one thing
-        untouched = {"seed", "output_dir", "algo", "preprocessing"}
+        untouched = {"seed", "output_dir", "rebuild_envs", "algo", "preprocessing"}
         assert set(other) == {item.name for item in fields(TrainConfig)} - untouched
         prints = [config.with_overrides(**{key: value}).fingerprint() for key, value in other.items()]
         assert len({config.fingerprint(), *prints}) == len(other) + 1

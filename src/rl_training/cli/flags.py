@@ -23,6 +23,7 @@ RUN_GROUPS = {
         "env_backend",
         "env_kwargs",
         "env_timeout",
+        "rebuild_envs",
         "max_restarts",
         "preprocessing",
         "normalize_obs",

@@ -56,6 +56,9 @@ class EnvironmentFault(RunFault):
     Takes one message, so that it survives the trip from a worker process, which rebuilds it from its text.
     """
 
+    worker_traceback: str | None = None
+    """Where in the environment's code it happened, if that was in another process: the exception itself cannot tell."""
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest known name, or an empty string."""

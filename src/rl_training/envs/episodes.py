@@ -1,7 +1,9 @@
 """One environment whose episodes are functions of (seed, env index, episode number) alone."""
 
 import copy
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -10,18 +12,44 @@ from gymnasium import spaces
 from rl_training.core.errors import EnvironmentFault
 from rl_training.core.seeding import ACTION_SPACES, EPISODES, derived_seed, episode_seed
 from rl_training.core.types import Array
+from rl_training.envs.statistics import Statistics, WrapperStatistics
+from rl_training.envs.traces import trace, trace_of_rewards
+
+
+class Snapshot(NamedTuple):
+    """Where an environment is: enough to come back to it, and to notice if one has not."""
+
+    episode: int
+    actions: Array
+    """Since the reset [t, ...]."""
+    seen: int
+    """Hash of all observations since the reset."""
+    paid: int
+    """Hash of all rewards since the reset."""
+    statistics_at_reset: Statistics
+    """Running statistics of the wrappers just before the reset: replaying the episode updates them again."""
+    statistics: Statistics
+    """What they are now."""
 
 
 class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Gives every reset its own derived seed, every fault its address, and every moment a way back.
 
     A reset without a seed starts the next episode of the stream; a reset with one starts a new stream. An episode is
-    a function of its reset seed and its actions, so (episode number, actions so far) is the environment's whole state,
-    wrappers and all: `episode_state` tells it, and after `resume_at` is set the next reset replays it.
+    a function of its reset seed, its actions and the running statistics of the wrappers, so `snapshot` tells the
+    whole state: after `resume_at` and `new_statistics` are set, the next reset replays it. An environment that keeps
+    more than that from one episode to the next is built anew for every episode by `build`, under the wrappers, which
+    stay.
     """
 
     def __init__(
-        self, env: gymnasium.Env[Any, Any], *, seed: int, env_index: int, stream: int = EPISODES
+        self,
+        env: gymnasium.Env[Any, Any],
+        *,
+        seed: int,
+        env_index: int,
+        stream: int = EPISODES,
+        build: Callable[[], gymnasium.Env[Any, Any]] | None = None,
     ) -> None:
         super().__init__(env)
         self.env_index = env_index
@@ -29,7 +57,15 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.stream = stream
         self.episode = -1
         self.resume_at: tuple[int, Array] | None = None
+        self.new_statistics: Statistics | None = None
+        """Put into the wrappers by the next reset."""
+        self._build = build
+        self._used = False
+        self._statistics = WrapperStatistics(env)
+        self._statistics_at_reset: Statistics = {}
         self._actions: list[Any] = []
+        self._rewards: list[Any] = []
+        self._seen = 0
         self._step = env.step  # looked up once: this wrapper is called at every step of every environment
         self._copies_actions = not isinstance(
             env.action_space, spaces.Discrete
@@ -46,12 +82,20 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.seed, self.episode = seed, -1
         self.episode += 1
         self._actions.clear()
+        self._rewards.clear()
         try:
-            return self.env.reset(
+            if self._build is not None and self._used:
+                self.rebuild()
+            self._used = True
+            if self._statistics:
+                self._settle_statistics()
+            obs, info = self.env.reset(
                 seed=episode_seed(self.seed, self.env_index, self.episode, self.stream), options=options
             )
         except Exception as error:
             raise self._fault("reset", error) from error
+        self._seen = trace(obs)
+        return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step; the last observation of an episode is copied, as the reset that follows may reuse its memory."""
@@ -62,12 +106,57 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise self._fault("step", error) from error
         if result[2] or result[3]:
             return copy.deepcopy(result[0]), *result[1:]
+        self._seen = trace(result[0], self._seen)
+        self._rewards.append(result[1])
         return result
 
     def episode_state(self) -> tuple[int, Array]:
         """Return the episode's number and its actions so far [t, ...]."""
         shape, dtype = self.action_space.shape or (), self.action_space.dtype
         return self.episode, np.asarray(self._actions, dtype=dtype).reshape(len(self._actions), *shape)
+
+    def snapshot(self) -> Snapshot:
+        """Return where the environment is, and the hashes that a replay will be held against."""
+        paid = trace_of_rewards(self._rewards)
+        statistics = self._statistics_at_reset, self.wrapper_statistics()
+        return Snapshot(*self.episode_state(), self._seen, paid, *statistics)
+
+    def wrapper_statistics(self) -> Statistics:
+        """Return the running statistics of the wrappers as they are now."""
+        return self._statistics.read()
+
+    def freeze_statistics(self) -> None:
+        """Let the wrappers use their running statistics without changing them, as an evaluation does."""
+        self._statistics.freeze()
+
+    def rebuild(self) -> float:
+        """Put a new environment under the wrappers; return the seconds that took."""
+        assert self._build is not None
+        started = time.perf_counter()
+        owner: gymnasium.Wrapper[Any, Any, Any, Any] = self
+        while isinstance(owner.env, gymnasium.Wrapper):
+            owner = owner.env
+        owner.env.close()
+        owner.env = self._build().unwrapped
+        self._step = self.env.step
+        self.action_space.seed(derived_seed(self.seed, ACTION_SPACES, self.env_index, self.episode))
+        return time.perf_counter() - started
+
+    def keeps_its_world(self) -> bool:
+        """Reset, and tell whether a Box2D world outlives that.
+
+        Such a world remembers in which order its parts were made and freed. That shows only where a body has several
+        contacts, after some episodes and not after others: too rarely for a few steps to find it.
+        """
+        before = _worlds(self.unwrapped)
+        self.reset()
+        return any(old is new for old in before for new in _worlds(self.unwrapped))
+
+    def _settle_statistics(self) -> None:
+        if self.new_statistics is not None:
+            self._statistics.write(self.new_statistics)
+            self.new_statistics = None
+        self._statistics_at_reset = self._statistics.read()
 
     def _replay(self, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         assert self.resume_at is not None
@@ -89,3 +178,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             f"environment {self.env_index} ({name}) raised {type(error).__name__} in {method}, "
             f"step {len(self._actions)} of its episode {self.episode}: {error}"
         )
+
+
+def _worlds(env: gymnasium.Env[Any, Any]) -> list[Any]:
+    return [value for value in vars(env).values() if type(value).__name__ == "b2World"]

@@ -27,13 +27,16 @@ def make_env(
     factory: EnvFactory | None = None,
     stream: int = EPISODES,
     render_mode: str | None = None,
-) -> Callable[[], Env]:
+) -> Callable[[], SeededEpisodes]:
     """Return a zero-argument function that builds environment number `env_index`."""
 
-    def build() -> Env:
+    def unseeded() -> Env:
         kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
-        env = factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
-        return SeededEpisodes(env, seed=cfg.seed, env_index=env_index, stream=stream)
+        return factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
+
+    def build() -> SeededEpisodes:
+        anew = unseeded if cfg.rebuild_envs == "on" else None
+        return SeededEpisodes(unseeded(), seed=cfg.seed, env_index=env_index, stream=stream, build=anew)
 
     return build
 

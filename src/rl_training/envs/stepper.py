@@ -1,5 +1,6 @@
 """Steps a Gymnasium vector environment into preallocated arrays. The only file that knows autoreset."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ from rl_training.core.seeding import NATIVE_RESUMES, derived_seed
 from rl_training.core.spaces import float_dtype, zeros_for
 from rl_training.core.types import Array, EnvSpec, State, StepArrays, leaves
 from rl_training.envs.actions import ActionAdapter
+from rl_training.envs.episodes import Snapshot
 from rl_training.envs.observations import write_batch, write_row
+from rl_training.envs.statistics import Statistics, statistics_from, statistics_state
 
 
 class VectorStepper:
@@ -100,24 +103,31 @@ class VectorStepper:
         return isinstance(self.env, SyncVectorEnv | AsyncVectorEnv)
 
     def state_dict(self) -> State:
-        """Return each environment's episode number and actions since its reset, and the last observations."""
+        """Return where each environment is in its episode, hashes of what it showed, and the last observations."""
         if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
             return {}
-        states = self.env.call("episode_state")
-        return {
-            "episodes": [episode for episode, _ in states],
-            "lengths": [len(actions) for _, actions in states],
-            "actions": torch.from_numpy(np.concatenate([actions for _, actions in states])),
+        states: tuple[Snapshot, ...] = self.env.call("snapshot")
+        saved: State = {
+            "episodes": [state.episode for state in states],
+            "lengths": [len(state.actions) for state in states],
+            "actions": torch.from_numpy(np.concatenate([state.actions for state in states])),
+            "seen": [state.seen for state in states],
+            "paid": [state.paid for state in states],
             "obs": {
                 str(i): torch.from_numpy(array.copy()) for i, (_, array) in enumerate(leaves(self.out.obs))
             },
             "vector_steps": self.vector_steps,
         }
+        for name in ("statistics", "statistics_at_reset"):
+            found = {str(i): statistics_state(getattr(state, name)) for i, state in enumerate(states)}
+            saved |= {name: found} if any(found.values()) else {}
+        return saved
 
     def resume(self, state: State) -> list[int]:
         """Reset, replay the saved episodes, and return the environments that did not come back to the same place.
 
-        Those are not deterministic functions of their seed; they go on with a fresh episode.
+        Those are not deterministic functions of their seed; they go on with a fresh episode. One that shows the same
+        and pays otherwise goes on, with a warning: its rewards may come from a global generator, which is restored.
         """
         if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv) or not state:
             self.reset()
@@ -127,15 +137,43 @@ class VectorStepper:
             raise ValueError("episode numbers, lengths and actions of the environments contradict each other")
         actions = np.split(state["actions"].numpy(), np.cumsum(lengths)[:-1])
         self.env.set_attr("resume_at", list(zip(episodes, actions, strict=True)))
+        self.env.set_attr("new_statistics", _saved(state, "statistics_at_reset", len(episodes)))
         self.reset()
         self.vector_steps = int(state["vector_steps"])
+        same = self._same_observations(state)
+        if "seen" in state:  # checkpoints of the first versions have no hashes
+            again: tuple[Snapshot, ...] = self.env.call("snapshot")
+            same &= np.array([new.seen for new in again]) == np.array(state["seen"])
+            paid = np.array([new.paid for new in again]) == np.array(state["paid"])
+            _warn_of_rewards(np.flatnonzero(same & ~paid).tolist())
+        lost: list[int] = np.flatnonzero(~same).tolist()
+        if lost:
+            known = _saved(state, "statistics", len(episodes))
+            self.env.set_attr("new_statistics", [known[i] if i in lost else None for i in range(len(known))])
+            self.restart(~same)
+        return lost
+
+    def take_statistics(self, source: "VectorStepper") -> None:
+        """Show the policy what it is shown in `source`: normalised by the running statistics of that one's wrappers."""
+        if isinstance(source.env, SyncVectorEnv | AsyncVectorEnv):
+            self.use_statistics(list(source.env.call("wrapper_statistics")))
+
+    def use_statistics(self, statistics: list[Statistics]) -> None:
+        """Let wrappers have these running statistics from the next reset on, and not change them any more.
+
+        Environment j takes entry j modulo their number.
+        """
+        if isinstance(self.env, SyncVectorEnv | AsyncVectorEnv) and any(statistics):
+            self.env.set_attr(
+                "new_statistics", [statistics[i % len(statistics)] for i in range(self.spec.num_envs)]
+            )
+            self.env.call("freeze_statistics")
+
+    def _same_observations(self, state: State) -> Array:
         same = np.ones(self.spec.num_envs, np.bool_)
         for i, (_, array) in enumerate(leaves(self.out.obs)):
-            rows = (array == state["obs"][str(i)].numpy()).reshape(len(array), -1)
-            same &= rows.all(axis=1)
-        if not same.all():
-            self.restart(~same)
-        return [int(row) for row in np.flatnonzero(~same)]
+            same &= (array == state["obs"][str(i)].numpy()).reshape(len(array), -1).all(axis=1)
+        return same
 
     def change_seed(self, *stream: int) -> None:
         """Let a native vector environment go on with other episodes than it began with."""
@@ -185,6 +223,26 @@ class VectorStepper:
         return EnvironmentFault(
             f"environment {row} gave {name}{entry} that is {value} at step {self.vector_steps} of this run; "
             "mend the environment, or clip the quantity in a wrapper"
+        )
+
+
+def saved_statistics(state: State) -> list[Statistics]:
+    """Return the running statistics in a stepper's state, one entry per environment; none in an old or empty one."""
+    return _saved(state, "statistics", len(state.get("episodes", ())))
+
+
+def _saved(state: State, name: str, count: int) -> list[Statistics]:
+    found = state.get(name, {})
+    return [statistics_from(found.get(str(i), {})) for i in range(count)]
+
+
+def _warn_of_rewards(rows: list[int]) -> None:
+    if rows:
+        warnings.warn(
+            f"environments {rows} showed the same but paid other rewards when their actions were replayed: unless "
+            "these come from the global random generators, which are restored, this run is not the same as if it had "
+            "not been interrupted",
+            stacklevel=2,
         )
 
 

@@ -1,15 +1,18 @@
 """Environments in processes of their own, with faults that name the worker."""
 
 import contextlib
+import ctypes
+import functools
 import multiprocessing
+import os
 import signal
-import warnings
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gymnasium.vector import AsyncVectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from rl_training.core.errors import EnvironmentFault
 
@@ -18,11 +21,12 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
     """Gymnasium's async vector environment, for runs that must end well.
 
     A fault is one sentence instead of a page per worker; a worker that dies or does not answer within
-    `seconds_to_answer` is named; and workers let SIGINT and SIGTERM pass, which reach the whole process group, so that
-    the main process can finish its update with them and write a checkpoint.
+    `seconds_to_answer` is named; workers let SIGINT and SIGTERM pass, which reach the whole process group, so that
+    the main process can finish its update with them and write a checkpoint; and no worker outlives that process.
     """
 
     def __init__(self, *args: Any, seconds_to_answer: float | None = None, **kwargs: Any) -> None:
+        kwargs["worker"] = functools.partial(_mortal_worker, os.getpid())
         # inherited by the workers; what arrives meanwhile is delivered to us afterwards
         with _signals_blocked():
             super().__init__(*args, **kwargs)
@@ -79,11 +83,18 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         if all(successes):
             return
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # every worker's traceback; the exception itself says what is needed
-            super()._raise_if_errors(successes)
+        failed = sorted(
+            (self.error_queue.get() for success in successes if not success), key=lambda entry: int(entry[0])
+        )
+        for index, *_ in failed:
+            self.parent_pipes[index].close()
+            self.parent_pipes[index] = None  # type: ignore[call-overload]  # as Gymnasium marks lost workers
+        self._state = AsyncState.DEFAULT
+        _, kind, value, text = failed[0]
+        error = kind(value)
+        if isinstance(error, EnvironmentFault):
+            error.worker_traceback = text
+        raise error
 
     @contextlib.contextmanager
     def _naming_workers(self) -> Iterator[None]:
@@ -112,6 +123,21 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
         return EnvironmentFault(
             f"the worker of environment {names} did not answer for {self.seconds_to_answer:g} s"
         )
+
+
+def _mortal_worker(parent: int, *args: Any) -> None:
+    """Gymnasium's worker, which the kernel kills when its parent ends, however that happens.
+
+    An ordinary worker ends when the pipe to its parent closes; but workers are forked one after the other and hold
+    each other's pipes, so one that is stopped or hangs would keep all the others.
+    """
+    if sys.platform == "linux":
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+        forked = multiprocessing.get_start_method(allow_none=True) in (None, "fork")
+        if forked and os.getppid() != parent:  # it ended before we could ask
+            os._exit(1)
+    _async_worker(*args)
 
 
 def _kill(processes: list[Any]) -> None:

@@ -22,7 +22,7 @@ from rl_training.core.types import Array, EnvSpec, Evaluation, Progress, State
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
 from rl_training.envs.observations import batched
-from rl_training.envs.stepper import VectorStepper
+from rl_training.envs.stepper import VectorStepper, saved_statistics
 from rl_training.experiment.checkpointing import (
     Checkpoint,
     read_given,
@@ -78,6 +78,7 @@ class Agent:
         if num_episodes < 1:
             raise UserError(f"num_episodes is {num_episodes}; use 1 or more")
         stepper = evaluation_stepper(self.config, num_episodes, self._factory)
+        stepper.use_statistics(saved_statistics(self.state.get("envs", {})))
         try:
             return evaluate_policy(
                 self.config, stepper, self.policy, num_episodes, deterministic=deterministic
@@ -232,25 +233,13 @@ def new_agent(
 ) -> Agent:
     """Return an agent with initial weights."""
     spec = probe_spec(config, factory)
-    return live_agent(config, spec, build_parts(config, spec, algorithm), Progress, algorithm, factory)
-
-
-def live_agent(
-    config: TrainConfig,
-    spec: EnvSpec,
-    parts: Parts,
-    progress: Callable[[], Progress],
-    algorithm: type[Algorithm] | None,
-    factory: EnvFactory | None,
-) -> Agent:
-    """Return the agent whose policy these parts train: it is at every moment what they are."""
-    learner = parts.learner
+    learner = build_parts(config, spec, algorithm).learner
     return Agent(
         config,
         spec,
         learner.policy,
         state=learner.state_dict,
-        progress=progress,
+        progress=Progress,
         algorithm=algorithm,
         factory=factory,
     )
@@ -296,6 +285,9 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
     env = make_env(
         agent.config, 0, factory=agent._factory, stream=EVALUATION_EPISODES, render_mode="rgb_array"
     )()
+    for statistics in saved_statistics(agent.state.get("envs", {}))[:1]:
+        env.new_statistics = statistics
+        env.freeze_statistics()
     written = []
     try:
         for episode in range(num_episodes):

@@ -21,6 +21,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import ConfigError, EnvironmentFault, UserError
 from rl_training.envs.factory import EnvFactory, make_vector_env
+from rl_training.envs.history import settle_rebuilding
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import Agent, build_parts, check_algorithm, choose_device, load_agent
 from rl_training.experiment.checkpointing import (
@@ -107,11 +108,12 @@ def train(
         verify_replay(checkpoint.path, checkpoint.facts["replay"])
     choose_device(config.device)
     check_tracker(config)
+    console = console or Console()
+    config = settle_rebuilding(config, factory, console.notice)
     with (
         _threads(config),
         _environments(config, factory) as stepper,
     ):  # before the folder: bad input leaves none
-        console = console or Console()
         if not stepper.resumable:
             console.notice(NOT_RESUMABLE)
         for remark in config.algorithm.remarks(config.total_timesteps):

@@ -20,12 +20,12 @@ from rl_training.core.types import Evaluation, Progress, State
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import (
+    Agent,
     build_parts,
     check_spaces,
     describe_spaces,
     evaluate_policy,
     evaluation_stepper,
-    live_agent,
     own_build,
 )
 from rl_training.experiment.checkpointing import (
@@ -140,6 +140,7 @@ class Session:
         collector = Collector(self.stepper, self.parts.learner.explorer, self.parts.source)
 
         def evaluate() -> Evaluation:
+            evaluator.take_statistics(self.stepper)
             return interrupts.interruptible(
                 lambda: evaluate_policy(config, evaluator, policy, config.num_eval_episodes)
             )
@@ -163,11 +164,17 @@ class Session:
         )
 
     def _tell_callbacks(self, start: Progress) -> None:
-        def progress() -> Progress:
-            return self.trainer.progress
-
-        agent = live_agent(self.config, self.stepper.spec, self.parts, progress, self.algorithm, self.factory)
-        context = TrainingContext(agent, self.run_dir, self.config, start, self.trainer.log)
+        learner, stepper, trainer = self.parts.learner, self.stepper, self.trainer
+        agent = Agent(
+            self.config,
+            stepper.spec,
+            learner.policy,
+            state=lambda: learner.state_dict() | {"envs": stepper.state_dict()},
+            progress=lambda: trainer.progress,
+            algorithm=self.algorithm,
+            factory=self.factory,
+        )
+        context = TrainingContext(agent, self.run_dir, self.config, start, trainer.log)
         for callback in self.callbacks:
             callback.on_start(context)
 

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from records import CountingEnv, DrawingEnv
 
 from rl_training.config import TrainConfig
@@ -158,3 +159,39 @@ def test_a_fault_tells_where_it_happened() -> None:
     env.reset()
     with pytest.raises(EnvironmentFault, match=r"environment 1 .* in reset, .*episode 1: no more episodes"):
         env.reset()
+
+
+def test_an_environment_is_built_anew_for_every_episode_under_its_wrappers() -> None:
+    built: list[DrawingEnv] = []
+    closed: list[DrawingEnv] = []
+
+    class Closing(DrawingEnv):
+        def close(self) -> None:
+            closed.append(self)
+
+    def chain() -> gymnasium.Env[Any, Any]:
+        built.append(Closing())
+        return TimeLimit(OrderEnforcing(built[-1]), 9)
+
+    for wrapped in (True, False):
+        built.clear(), closed.clear()
+        env = make_env(
+            CONFIG.with_overrides(rebuild_envs="on"),
+            0,
+            factory=chain if wrapped else lambda: chain().unwrapped,
+        )()
+        outermost = env.env
+        played = play(env, 3)
+        assert played == play(make_env(CONFIG, 0, factory=DrawingEnv)(), 3)
+        assert len(built) == 3
+        assert closed == built[:2]
+        assert env.unwrapped is built[2]
+        assert (env.env is outermost) is wrapped
+
+
+def test_without_being_asked_an_environment_stays() -> None:
+    for setting in ("auto", "off"):
+        env = make_env(CONFIG.with_overrides(rebuild_envs=setting), 0, factory=DrawingEnv)()
+        first = env.unwrapped
+        play(env, 2)
+        assert env.unwrapped is first

@@ -1,11 +1,14 @@
 """Workers that die, hang or are signalled: the one at fault is named and nothing waits for it."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -213,3 +216,67 @@ def test_the_timeout_is_the_configs() -> None:
     assert isinstance(stepper.env, WorkerVectorEnv)
     assert stepper.env.seconds_to_answer == 33.0
     stepper.close()
+
+
+def keep_workers(pipe: Any) -> None:
+    """Be a process that trains in workers, and wait for the end."""
+    stepper = make_stepper(3)
+    assert isinstance(stepper.env, WorkerVectorEnv)
+    pipe.send([process.pid for process in stepper.env.processes])
+    time.sleep(3600)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot tie a process to its parent")
+def test_no_worker_outlives_a_parent_that_is_killed_though_one_of_them_is_stopped() -> None:
+    receiver, sender = multiprocessing.Pipe()
+    parent = multiprocessing.get_context("fork").Process(target=keep_workers, args=(sender,))
+    parent.start()
+    pids = receiver.recv()
+    try:
+        assert all(map(alive, pids))
+        os.kill(
+            pids[1], signal.SIGSTOP
+        )  # it cannot notice that its pipe closes, and holds those of the others
+        parent.kill()
+        parent.join()
+        deadline = time.monotonic() + 5
+        while any(map(alive, pids)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [pid for pid in pids if alive(pid)] == []
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class Failing(CountingEnv):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._turn_the_motor()
+
+    def _turn_the_motor(self) -> Any:
+        raise RuntimeError("motor burnt")
+
+
+@pytest.mark.parametrize("backend", ["async", "sync"])
+def test_a_fault_in_a_worker_brings_its_traceback(backend: str) -> None:
+    config = TrainConfig(algo="ppo", env_id="Test", env_backend=backend)
+    stepper = VectorStepper(make_vector_env(config, 2, factory=Failing))
+    stepper.reset()
+    with pytest.raises(EnvironmentFault, match=r"environment 0 .*motor burnt") as caught:
+        stepper.step(np.zeros(2, np.int64))
+    stepper.close()
+    told = caught.value.worker_traceback
+    if backend == "sync":
+        assert told is None
+        return
+    assert told is not None
+    assert "_turn_the_motor" in told
+    assert "test_workers.py" in told
+    assert "RuntimeError: motor burnt" in told

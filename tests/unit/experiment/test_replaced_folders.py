@@ -13,8 +13,8 @@ from rl_training.config import TrainConfig
 from rl_training.core.types import Progress
 from rl_training.experiment.checkpointing import (
     find_checkpoint,
-    recover_aside,
     read_checkpoint,
+    recover_aside,
     write_checkpoint,
 )
 
@@ -81,7 +81,7 @@ def test_killed_at_any_change_either_the_old_or_the_new_one_is_found(
     assert {seen[0], seen[-1]} == {1, 1 + lives}
 
 
-def test_a_leftover_beside_its_successor_is_not_recover_aside(tmp_path: Path) -> None:
+def test_a_leftover_beside_its_successor_is_not_put_back(tmp_path: Path) -> None:
     write(tmp_path / "step_7", 1)
     (tmp_path / "step_7").rename(tmp_path / ".step_7.old")
     write(tmp_path / "other", 2)
