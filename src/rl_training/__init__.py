@@ -4,10 +4,12 @@ Importing this package imports no heavy dependency; `torch` comes in with the fi
 """
 
 from os import PathLike
-from typing import TYPE_CHECKING
 
 from rl_training.version import __version__
 
+TYPE_CHECKING = (
+    False  # `python -m` reads this file while it would take a `typing.py` out of the working folder
+)
 if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm
 

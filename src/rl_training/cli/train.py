@@ -1,6 +1,6 @@
 """`rl-training train`: flags and YAML to a config, the config to a run."""
 
-from rl_training.cli import command_name
+from rl_training.cli.commands import command_name
 from rl_training.cli.flags import parse_train_flags
 from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
 from rl_training.core.errors import UserError, did_you_mean
