@@ -77,7 +77,7 @@ class Algorithm:
             callbacks=callbacks,
             start_from=self._agent.path if self._agent is not None else None,
         )
-        self._agent = load_agent(result.checkpoint_path, factory=self._factory)
+        self._agent = load_agent(result.checkpoint_path, env=self._factory)
         self._timesteps = int(result.metrics["global_step"])
         return self
 
@@ -94,16 +94,26 @@ class Algorithm:
         self.agent.save(path)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, env: "EnvFactory | None" = None) -> Self:
-        """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one."""
+    def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        env: "EnvFactory | str | None" = None,
+        trust_modules: bool = False,
+    ) -> Self:
+        """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
+
+        `env` puts it into another environment: an id, or a function that builds one. A module that the agent itself
+        names is imported if this user made it, or with `trust_modules`.
+        """
         from rl_training.algorithms import ALGORITHMS
         from rl_training.experiment.agent import load_agent
 
-        agent = load_agent(path, factory=env)
+        agent = load_agent(path, env=env, trust_modules=trust_modules)
         face = ALGORITHMS[agent.config.algo]
         if not issubclass(face, cls):
             raise UserError(f"{path} holds a {agent.config.algo} agent; load it with {face.__name__}.load")
-        model = face(agent.config, env=env)
+        model = face(agent.config, env=None if isinstance(env, str) else env)
         model._agent, model._timesteps = agent, agent.timesteps
         return model
 

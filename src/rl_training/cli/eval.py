@@ -25,12 +25,16 @@ class Eval:
     """Folder to write a video of one episode into."""
     stochastic: bool = False
     """Sample actions instead of taking the most likely one."""
+    env_id: str | None = None
+    """Environment to play in; by default the one it was trained in."""
+    trust_modules: bool = False
+    """Import the module that the run of somebody else names as its environment's."""
 
 
 def run(argv: list[str]) -> int:
     """Parse the flags, evaluate and print."""
     flags = parse(Eval, argv, "rl-training eval")
-    agent = load_agent(flags.run)
+    agent = load_agent(flags.run, env=flags.env_id, trust_modules=flags.trust_modules)
     summary = agent.evaluate(flags.num_episodes, deterministic=False if flags.stochastic else None)
     videos = record_video(agent, Path(flags.record)) if flags.record is not None else []
     if flags.json:

@@ -1,6 +1,7 @@
 """A policy with all it needs to act in an environment: predict, evaluate, record, save."""
 
 import os
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from rl_training.experiment.checkpointing import (
     write_checkpoint,
 )
 from rl_training.experiment.files import refuse_strange_files
+from rl_training.experiment.trust import refuse_foreign_module
 from rl_training.runtime.evaluator import Evaluator
 
 MAX_EVALUATION_ENVS = 10
@@ -179,12 +181,27 @@ def new_agent(config: TrainConfig, *, factory: EnvFactory | None = None) -> Agen
     return Agent(config, spec, parts, state=parts.learner.state_dict(), progress=Progress(), factory=factory)
 
 
-def load_agent(path: str | PathLike[str], *, factory: EnvFactory | None = None) -> Agent:
-    """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one."""
+def load_agent(
+    path: str | PathLike[str], *, env: EnvFactory | str | None = None, trust_modules: bool = False
+) -> Agent:
+    """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
+
+    `env` puts it into another environment: an id, or a function that builds one. A module that the agent itself names
+    is imported if this user made it, or with `trust_modules`.
+    """
     is_run = (Path(path) / "checkpoints").is_dir()  # then a damaged newest checkpoint is passed over
     if is_run:
         refuse_strange_files(Path(path) / "checkpoints")
     checkpoint = read_newest(Path(path)) if is_run else read_checkpoint(find_checkpoint(path))
+    factory = None if isinstance(env, str) else env
+    if isinstance(env, str):
+        checkpoint = replace(checkpoint, config=checkpoint.config.with_overrides(env_id=env))
+    refuse_foreign_module(
+        checkpoint.path,
+        checkpoint.config.env_id,
+        signed=checkpoint.signed,
+        allowed=trust_modules or env is not None,
+    )
     spec = probe_spec(checkpoint.config, factory)
     check_spaces(checkpoint, spec)
     parts = build_parts(checkpoint.config, spec)

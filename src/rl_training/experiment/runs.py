@@ -27,6 +27,7 @@ from rl_training.experiment.memory import refuse_too_large, size_text
 from rl_training.experiment.metadata import Metadata, differences, read_metadata, surroundings
 from rl_training.experiment.replay import verify_replay
 from rl_training.experiment.session import Session, TrainResult, config_callbacks
+from rl_training.experiment.trust import refuse_foreign_module, refuse_other_env
 from rl_training.runtime.callbacks import Callback
 
 NOT_RESUMABLE = (
@@ -98,10 +99,13 @@ def resume(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
     arguments: Sequence[str] | None = None,
+    env_id: str | None = None,
+    trust_modules: bool = False,
 ) -> TrainResult:
     """Go on with a run from its newest whole checkpoint, or from one that is named; what came after it is made anew.
 
-    `total_timesteps` extends a finished run.
+    `total_timesteps` extends a finished run. A module that the run of somebody else names is imported only if `env_id`
+    repeats that name, or with `trust_modules`.
 
     Schedules are functions of the fraction of the budget, so extending a run stretches them from here on.
     """
@@ -110,6 +114,13 @@ def resume(
     with RunLock(run_dir):
         named = Path(path).resolve() != run_dir.resolve()  # a checkpoint asked for by name is used or refused
         checkpoint = read_checkpoint(find_checkpoint(path)) if named else _read_newest(run_dir)
+        refuse_other_env(run_dir, checkpoint.config.env_id, env_id)
+        refuse_foreign_module(
+            checkpoint.path,
+            checkpoint.config.env_id,
+            signed=checkpoint.signed,
+            allowed=trust_modules or env_id is not None or factory is not None,
+        )
         config = checkpoint.config.with_overrides(max_time=max_time)
         if total_timesteps is not None:
             config = config.with_overrides(total_timesteps=total_timesteps)
@@ -214,9 +225,14 @@ def _refuse_finished(
         )
 
 
-def evaluate_checkpoint(path: str | PathLike[str], num_episodes: int = 10) -> dict[str, Any]:
+def evaluate_checkpoint(
+    path: str | PathLike[str],
+    num_episodes: int = 10,
+    env: EnvFactory | str | None = None,
+    trust_modules: bool = False,
+) -> dict[str, Any]:
     """Evaluate any saved agent, run or checkpoint; return `mean_reward`, `std_reward` and more."""
-    return load_agent(path).evaluate(num_episodes)
+    return load_agent(path, env=env, trust_modules=trust_modules).evaluate(num_episodes)
 
 
 def train_ppo(cfg: TrainConfig, **overrides: Any) -> TrainResult:
