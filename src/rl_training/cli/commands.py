@@ -46,11 +46,11 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def _run(command: str, arguments: list[str], debug: bool) -> int:
-    from rl_training.core.errors import Interrupted, RunFault, UserError, did_you_mean
+    from rl_training.core.errors import Interrupted, RunFault, UserError, did_you_mean, printable
 
     if command not in COMMANDS:
-        print(f"error: unknown command '{command}'{did_you_mean(command, COMMANDS)}", file=sys.stderr)
-        return 2
+        unknown = UserError(f"unknown command '{command}'{did_you_mean(command, COMMANDS)}")
+        return _report(unknown, 2, debug)
     try:
         with _plain_warnings():
             code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
@@ -60,9 +60,8 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
     except RunFault as error:
         return _report(error, 1, debug)
     except Interrupted as interrupted:
-        print(
-            f"\n{interrupted}. Go on with:\n  {command_name()} resume {interrupted.run_dir}", file=sys.stderr
-        )
+        command = f"{command_name()} resume {interrupted.run_dir}"
+        print(printable(f"\n{interrupted}. Go on with:\n  {command}"), file=sys.stderr)
         return interrupted.code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -107,10 +106,12 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _report(error: Exception, code: int, debug: bool) -> int:
+    from rl_training.core.errors import printable
+
     if debug:
         import traceback
 
-        traceback.print_exception(error)
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     else:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(error)}", file=sys.stderr)
     return code

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from rl_training.cli.flags import parse
+from rl_training.core.errors import printable
 from rl_training.experiment.agent import load_agent, record_video
 
 
@@ -41,10 +42,10 @@ def run(argv: list[str]) -> int:
         print(json.dumps(summary | ({"videos": [str(path) for path in videos]} if videos else {})))
         return 0
     print(
-        f"{agent.config.algo} on {agent.config.env_id} after {agent.timesteps:,} steps: return "
+        f"{agent.config.algo} on {printable(agent.config.env_id)} after {agent.timesteps:,} steps: return "
         f"{summary['mean_reward']:.1f} ± {summary['std_reward']:.1f}, length {summary['mean_ep_length']:.1f} "
         f"({summary['num_episodes']} episodes)"
     )
     for path in videos:
-        print(f"video: {path}")
+        print(f"video: {printable(path)}")
     return 0

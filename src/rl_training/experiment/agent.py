@@ -31,7 +31,7 @@ from rl_training.experiment.checkpointing import (
     restoring,
     write_checkpoint,
 )
-from rl_training.experiment.files import refuse_strange_files
+from rl_training.experiment.files import fresh_file, refuse_link_inside, refuse_strange_files
 from rl_training.experiment.trust import refuse_foreign_module
 from rl_training.runtime.evaluator import Evaluator
 
@@ -226,7 +226,13 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
         import imageio_ffmpeg
     except ImportError as error:
         raise UserError("recording needs the video extra; pip install 'rl-training[video]'") from error
-    folder.mkdir(parents=True, exist_ok=True)
+    if agent.path is not None:
+        checkpoints = agent.path.parent
+        refuse_link_inside(checkpoints.parent if checkpoints.name == "checkpoints" else agent.path, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot record into {folder}: {error.strerror}") from error
     os.environ.setdefault(
         "SDL_VIDEODRIVER", "dummy"
     )  # frames come as arrays: no screen is needed, or complained about
@@ -240,13 +246,14 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
             path = folder / f"episode_{episode}_return_{total:.0f}.mp4"
             height, width = frames[0].shape[:2]
             fps = float(env.metadata.get("render_fps", 30))
-            writer = imageio_ffmpeg.write_frames(
-                str(path), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
-            )
-            writer.send(None)
-            for frame in frames:
-                writer.send(np.ascontiguousarray(frame))
-            writer.close()
+            with fresh_file(path) as temporary:
+                writer = imageio_ffmpeg.write_frames(
+                    str(temporary), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+                )
+                writer.send(None)
+                for frame in frames:
+                    writer.send(np.ascontiguousarray(frame))
+                writer.close()
             written.append(path)
     finally:
         env.close()
