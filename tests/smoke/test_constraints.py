@@ -17,7 +17,8 @@ def normalized(name: str) -> str:
 def asked_for() -> set[str]:
     """Walk from pyproject.toml through what is installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    texts = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    extras = project["optional-dependencies"].values()
+    texts = [*project["dependencies"], *(text for extra in extras for text in extra)]
     waiting, seen = [Requirement(text) for text in texts], set()
     while waiting:
         found = waiting.pop()
