@@ -212,7 +212,8 @@ def unix_socket(arena: Arena) -> None:
     before = Path.cwd()
     os.chdir(arena.run)  # the name of a socket must be short
     try:
-        socket.socket(socket.AF_UNIX).bind("metrics.jsonl")
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind("metrics.jsonl")
     finally:
         os.chdir(before)
 
@@ -546,8 +547,9 @@ def report(found: list[Attempt]) -> str:
         f"`make hostile`: {len(by_kind)} kinds of hostile run folder, {len(found)} attempts to evaluate, resume or "
         "load one, from outside and with the folder as working folder; "
         f"{processes} of them by processes of their own (`rl-training`, `python -m rl_training.cli`, a script), the "
-        "others by forks of one that has imported everything. An attempt has a problem if code was executed, if anything "
-        "outside of the folder changed, if there was a traceback, an escape sequence, or another exit code than expected. "
+        "others by forks of one that has imported everything. An attempt has a problem if code was executed, if "
+        "anything outside of the folder changed, if there was a traceback, an escape sequence, or another exit code than "
+        "expected. "
         f"**{bad} attempts have one.**",
         "",
         "| kind | attempts | what a person reads | problems |",
