@@ -548,8 +548,8 @@ def report(found: list[Attempt]) -> str:
         "load one, from outside and with the folder as working folder; "
         f"{processes} of them by processes of their own (`rl-training`, `python -m rl_training.cli`, a script), the "
         "others by forks of one that has imported everything. An attempt has a problem if code was executed, if "
-        "anything outside of the folder changed, if there was a traceback, an escape sequence, or another exit code than "
-        "expected. "
+        "anything outside of the folder changed, if there was a traceback, an escape sequence, or another exit code "
+        "than expected. "
         f"**{bad} attempts have one.**",
         "",
         "| kind | attempts | what a person reads | problems |",
