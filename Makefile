@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint learn bench chaos parity traces clean
+.PHONY: train test lint learn bench chaos hostile parity traces clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -26,6 +26,9 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench_reliability.py
 	$(BIN)/python benchmarks/bench_buffer.py
 	$(BIN)/python benchmarks/bench_off_policy.py
+
+hostile: $(VENV)/.installed-dev
+	$(BIN)/python scripts/hostile.py
 
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python scripts/chaos.py

@@ -40,7 +40,7 @@ DEFERRED = {
     "algorithms/base.py": {"experiment", "envs", "runtime"},
     "config.py": {"algorithms"},
     "runtime/callbacks.py": {"config"},
-    "__init__.py": {"algorithms"},
+    "__init__.py": {"algorithms", "envs"},
     "cli/__init__.py": {"config"},
 }
 """Declared upward imports: only inside functions or under TYPE_CHECKING."""

@@ -33,6 +33,7 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.cli import load_config
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.experiment.agent import record_video
 from rl_training.experiment.checkpointing import manifest_hash
 from rl_training.experiment.runs import resume, train
 from rl_training.runtime.callbacks import Callback, PauseTraining
@@ -640,6 +641,94 @@ def test_a_link_never_leads_a_write_out_of_the_run(cli, canary, run_dir, tmp_pat
     assert (outside / "precious").read_bytes() == content
     assert os.listdir(outside) == ["precious"]
     explained(outcome)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_hard_link_never_leads_a_write_out_of_the_run(cli, canary, run_dir, tmp_path, name):
+    """Nothing tells a hard link from a file but its count; a copy by `cp -al` is full of them."""
+    precious, path = tmp_path / "precious", run_dir / name
+    content = path.read_bytes() if path.exists() else b"precious\n"
+    precious.write_bytes(content)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    os.link(precious, path)
+    outcome = cli("resume", run_dir, "--quiet")
+    assert precious.read_bytes() == content
+    assert precious.stat().st_nlink == 1 or name.startswith("checkpoints/step_64/")
+    explained(outcome, codes=(0,))
+
+
+def test_a_resumed_snapshot_of_hard_links_leaves_the_run_alone(cli, canary, run_dir, tmp_path):
+    def link_tree(source: Path, copy: Path) -> None:
+        shutil.copytree(source, copy, copy_function=os.link)
+
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    link_tree(run_dir, tmp_path / "snapshot")
+    explained(cli("resume", tmp_path / "snapshot", "--quiet"), codes=(0,))
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("harm", ["a link", "a link on the way", "settings"])
+def test_the_trackers_folder_leads_nowhere(cli, run_dir, tmp_path, harm):
+    (tmp_path / "outside").mkdir()
+    if harm == "settings":
+        (run_dir / "wandb").mkdir()
+        (run_dir / "wandb" / "settings").write_text(
+            "[default]\nbase_url = http://localhost:1\n", encoding="utf-8"
+        )
+    else:
+        (run_dir / {"a link": "wandb", "a link on the way": "tensorboard/x"}[harm]).symlink_to(
+            tmp_path / "outside"
+        )
+    outcome = cli("resume", run_dir, "--quiet")
+    assert "wandb" in explained(outcome, codes=(2,)) or harm == "a link on the way"
+    assert os.listdir(tmp_path / "outside") == []
+
+
+@pytest.fixture
+def player(run_dir) -> Any:
+    """An agent out of the run, in an environment that has pictures."""
+    from gymnasium.envs.classic_control import CartPoleEnv
+    from gymnasium.wrappers import TimeLimit, TransformObservation
+
+    spec = rl_training.load(run_dir).agent.spec
+
+    def build(render_mode: str | None = None) -> Any:
+        env = TimeLimit(CartPoleEnv(render_mode=render_mode), 2)
+        blind = TransformObservation(env, lambda obs: spec.observation_space.sample(), spec.observation_space)
+        blind.action_space = spec.action_space
+        return blind
+
+    return rl_training.load(run_dir, env=build).agent
+
+
+@pytest.mark.parametrize("folder", ["videos", "videos/deeper", "checkpoints/../videos"])
+def test_a_video_is_not_recorded_through_a_link_in_the_run(player, run_dir, tmp_path, monkeypatch, folder):
+    pytest.importorskip("imageio_ffmpeg")
+    (tmp_path / "outside").mkdir()
+    (run_dir / "videos").symlink_to(tmp_path / "outside")
+    monkeypatch.chdir(run_dir)
+    for target in (run_dir / folder, Path(folder)):
+        with pytest.raises(UserError, match="is a link inside of"):
+            record_video(player, target)
+    assert os.listdir(tmp_path / "outside") == []
+
+
+def test_a_video_replaces_a_link_of_its_name(player, run_dir, tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    (video,) = record_video(player, tmp_path / "first")
+    (tmp_path / "precious").write_bytes(b"precious")
+    (tmp_path / "my videos").mkdir()
+    (run_dir / "videos").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "my videos")  # the user's own, not in the run
+    (run_dir / "videos" / video.name).symlink_to(tmp_path / "precious")
+    os.link(tmp_path / "precious", tmp_path / "my videos" / video.name)
+    for folder in (run_dir / "videos", tmp_path / "link"):
+        (again,) = record_video(player, folder)
+        assert b"ftyp" in again.read_bytes()[:12]
+        assert not again.is_symlink()
+        assert os.listdir(folder) == [video.name]
+    assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
 @pytest.mark.parametrize("name", ["step_32", ".step_96.tmp", ".step_32.old"])

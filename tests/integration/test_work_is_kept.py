@@ -467,7 +467,7 @@ class TestTheFirstInstant:
     def test_a_run_folder_appears_with_its_config(self, tiny):
         config = tiny()
         run_dir = make_run_dir(config)
-        assert [path.name for path in run_dir.iterdir()] == ["config.yaml"]
+        assert sorted(path.name for path in run_dir.iterdir()) == [".signature", "config.yaml"]
         assert load_config(run_dir / "config.yaml") == config
         assert list(Path(config.output_dir).iterdir()) == [run_dir]
 

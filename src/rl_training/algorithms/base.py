@@ -103,7 +103,7 @@ class Algorithm:
         if run_dir is None:
             return
         self._unfinished = run_dir if unfinished else None
-        self._become(load_agent(run_dir, algorithm=type(self), factory=self._factory))
+        self._become(load_agent(run_dir, algorithm=type(self), env=self._factory))
         self._timesteps = self.agent.timesteps
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> tuple[Array, None]:
@@ -119,14 +119,25 @@ class Algorithm:
         self.agent.save(path)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, env: "EnvFactory | None" = None) -> Self:
-        """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one."""
+    def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        env: "EnvFactory | str | None" = None,
+        trust_modules: bool = False,
+    ) -> Self:
+        """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
+
+        `env` puts it into another environment: an id, or a function that builds one. A module that the agent itself
+        names is imported if this user made it, or with `trust_modules`.
+        """
         from rl_training.algorithms import ALGORITHMS
         from rl_training.experiment.agent import load_agent
 
         algorithm = cls if issubclass(cls, tuple(ALGORITHMS.values())) else None
-        agent = load_agent(path, algorithm=algorithm, factory=env)
-        model = (algorithm or ALGORITHMS[agent.config.algo])(agent.config, env=env)
+        agent = load_agent(path, algorithm=algorithm, env=env, trust_modules=trust_modules)
+        factory = None if isinstance(env, str) else env
+        model = (algorithm or ALGORITHMS[agent.config.algo])(agent.config, env=factory)
         assert isinstance(model, cls)
         model._become(agent)
         model._timesteps = agent.timesteps

@@ -1,36 +1,14 @@
-"""The `rl-training` command. Imports nothing heavy until a command is chosen."""
+"""The `rl-training` command.
 
-import contextlib
-import importlib
-import os
-import shutil
-import sys
-import warnings
-from collections.abc import Iterator
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rl_training.config import TrainConfig
-
-COMMANDS = {
-    "train": ("rl_training.cli.train", "train an agent from a config or from flags"),
-    "eval": ("rl_training.cli.eval", "play episodes with a trained agent, as numbers or as a video"),
-    "resume": ("rl_training.cli.resume", "go on with a run from its last checkpoint"),
-}
-
-HELP = f"""usage: rl-training COMMAND [options]
-
-commands:
-{"".join(f"  {name:<8} {text}{chr(10)}" for name, (_, text) in COMMANDS.items())}
-start here:
-  rl-training train --config configs/ppo/cartpole.yaml
-  rl-training train ppo --env-id CartPole-v1 --seed 3
-  rl-training eval runs/RUN --num-episodes 20
-
-rl-training COMMAND --help tells more; --debug shows the traceback of an error; --version the version.
+This file imports nothing: `python -m rl_training.cli` reads it while the working folder, in which anybody may have put
+a `shutil.py`, is still the first place that Python looks at.
 """
+
+TYPE_CHECKING = False  # typing's own would have to be imported
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from rl_training.config import TrainConfig
 
 
 def load_config(path: "str | PathLike[str]") -> "TrainConfig":
@@ -42,90 +20,6 @@ def load_config(path: "str | PathLike[str]") -> "TrainConfig":
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0 done, 1 a fault during a run, 2 bad input, 130 interrupted."""
-    arguments = sys.argv[1:] if argv is None else argv
-    debug = "--debug" in arguments
-    arguments = [argument for argument in arguments if argument != "--debug"]
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
-        return 0 if arguments else 2
-    if arguments[0] == "--version":
-        from rl_training.version import __version__
+    from rl_training.cli.commands import run
 
-        print(__version__)
-        return 0
-    return _run(arguments[0], arguments[1:], debug)
-
-
-def _run(command: str, arguments: list[str], debug: bool) -> int:
-    from rl_training.core.errors import Interrupted, RunFault, UserError, did_you_mean
-
-    if command not in COMMANDS:
-        print(f"error: unknown command '{command}'{did_you_mean(command, COMMANDS)}", file=sys.stderr)
-        return 2
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(
-            0, str(Path.cwd())
-        )  # as `python -m` does: `--env-id my_module:MyEnv-v0` finds my_module.py here
-    try:
-        with _plain_warnings():
-            code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
-        return code
-    except UserError as error:
-        return _report(error, 2, debug)
-    except RunFault as error:
-        return _report(error, 1, debug)
-    except Interrupted as interrupted:
-        print(
-            f"\n{interrupted}. Go on with:\n  {command_name()} resume {interrupted.run_dir}", file=sys.stderr
-        )
-        return interrupted.code
-    except KeyboardInterrupt as stop:
-        print(stop if str(stop) else "interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output went away, as in `| head`
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # so that the last flush does not complain
-        return 1
-    except Exception as error:
-        unexpected = RuntimeError(
-            f"{type(error).__name__}: {error} (run again with --debug for the traceback)"
-        )
-        unexpected.__cause__ = error
-        return _report(unexpected, 1, debug)
-
-
-def command_name() -> str:
-    """Return how this command can be called again from here, whether or not it is on the path."""
-    called = Path(sys.argv[0])
-    if called.name != "rl-training":
-        return "python -m rl_training.cli"
-    return "rl-training" if shutil.which("rl-training") else os.path.relpath(called)
-
-
-@contextlib.contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Print our own warnings as one line each, without file and line number."""
-    with warnings.catch_warnings():
-        show = warnings.showwarning
-
-        from rl_training.core.errors import readable
-
-        def show_plainly(message: Any, category: Any, filename: str, *rest: Any, **options: Any) -> None:
-            if category is UserWarning and "rl_training" in filename:
-                print(f"warning: {readable(message)}", file=sys.stderr)
-            else:
-                show(message, category, filename, *rest, **options)
-
-        warnings.showwarning = show_plainly
-        yield
-
-
-def _report(error: Exception, code: int, debug: bool) -> int:
-    if debug:
-        import traceback
-
-        traceback.print_exception(error)
-    else:
-        print(f"error: {error}", file=sys.stderr)
-    return code
+    return run(argv)

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from rl_training.cli.flags import parse
+from rl_training.core.errors import printable
 from rl_training.experiment.agent import load_agent, record_video
 
 
@@ -25,22 +26,26 @@ class Eval:
     """Folder to write a video of one episode into."""
     stochastic: bool = False
     """Sample actions instead of taking the most likely one."""
+    env_id: str | None = None
+    """Environment to play in; by default the one it was trained in."""
+    trust_modules: bool = False
+    """Import the module that the run of somebody else names as its environment's."""
 
 
 def run(argv: list[str]) -> int:
     """Parse the flags, evaluate and print."""
     flags = parse(Eval, argv, "rl-training eval")
-    agent = load_agent(flags.run)
+    agent = load_agent(flags.run, env=flags.env_id, trust_modules=flags.trust_modules)
     summary = agent.evaluate(flags.num_episodes, deterministic=False if flags.stochastic else None)
     videos = record_video(agent, Path(flags.record)) if flags.record is not None else []
     if flags.json:
         print(json.dumps(summary | ({"videos": [str(path) for path in videos]} if videos else {})))
         return 0
     print(
-        f"{agent.config.algo} on {agent.config.env_id} after {agent.timesteps:,} steps: return "
+        f"{agent.config.algo} on {printable(agent.config.env_id)} after {agent.timesteps:,} steps: return "
         f"{summary['mean_reward']:.1f} ± {summary['std_reward']:.1f}, length {summary['mean_ep_length']:.1f} "
         f"({summary['num_episodes']} episodes)"
     )
     for path in videos:
-        print(f"video: {path}")
+        print(f"video: {printable(path)}")
     return 0

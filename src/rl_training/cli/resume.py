@@ -23,6 +23,10 @@ class Resume:
     """Pause again after so many seconds."""
     quiet: bool = False
     """Print only the run folder."""
+    env_id: str | None = None
+    """The run's environment, if somebody else's run names a module and you trust that module."""
+    trust_modules: bool = False
+    """Import the module that the run of somebody else names as its environment's."""
 
 
 def run(argv: list[str]) -> int:
@@ -34,6 +38,8 @@ def run(argv: list[str]) -> int:
         max_time=flags.max_time,
         console=make_console(flags.quiet),
         arguments=["rl-training", "resume", *argv],
+        env_id=flags.env_id,
+        trust_modules=flags.trust_modules,
     )
     if flags.quiet:
         print(result.run_dir)

@@ -1,9 +1,9 @@
 """`rl-training train`: flags and YAML to a config, the config to a run."""
 
-from rl_training.cli import command_name
+from rl_training.cli.commands import command_name
 from rl_training.cli.flags import parse_train_flags
 from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
-from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.errors import UserError, did_you_mean, printable
 from rl_training.experiment.console import make_console
 from rl_training.experiment.runs import TrainResult, train
 
@@ -45,23 +45,24 @@ def run(argv: list[str]) -> int:
 def print_result(result: TrainResult) -> None:
     """Tell the score, the folder and the next commands."""
     command, steps = command_name(), f"{result.metrics['global_step']:,} steps"
+    run_dir = printable(result.run_dir)
     print()
     if result.paused:
-        print(f"Paused after {steps}: {result.stop_reason}. Checkpoint written; go on with:")
-        print(f"  {command} resume {result.run_dir}", flush=True)
+        print(f"Paused after {steps}: {printable(result.stop_reason)}. Checkpoint written; go on with:")
+        print(f"  {command} resume {run_dir}", flush=True)
         return
     if "eval/mean_reward" in result.metrics:
         score = f"{result.metrics['eval/mean_reward']:.1f} ± {result.metrics['eval/std_reward']:.1f}"
         print(f"Evaluation return {score} after {steps}")
     if result.stop_reason:
-        print(f"Stopped early: {result.stop_reason}")
-    print(f"Run folder        {result.run_dir}")
-    print(f"Learning curve    {result.run_dir / 'learning_curve.png'}")
+        print(f"Stopped early: {printable(result.stop_reason)}")
+    print(f"Run folder        {run_dir}")
+    print(f"Learning curve    {run_dir}/learning_curve.png")
     print("\nTry next:")
-    print(f"  {command} eval {result.run_dir} --num-episodes 20")
-    print(f"  {command} eval {result.run_dir} --record videos")
+    print(f"  {command} eval {run_dir} --num-episodes 20")
+    print(f"  {command} eval {run_dir} --record videos")
     longer = 2 * result.metrics["global_step"]
-    print(f"  {command} resume {result.run_dir} --total-timesteps {longer}", flush=True)
+    print(f"  {command} resume {run_dir} --total-timesteps {longer}", flush=True)
 
 
 def _base_config(flags: list[str]) -> TrainConfig | None:

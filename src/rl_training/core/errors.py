@@ -8,10 +8,14 @@ from pathlib import Path
 MAX_MESSAGE = 1000
 
 
+def printable(text: object) -> str:
+    """Return a text whose escape sequences a terminal does not obey; lines stay lines."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in str(text))
+
+
 def readable(message: object) -> str:
     """Return a message that fits a terminal: what a hostile file says in it is neither obeyed nor endless."""
-    text = " ".join(str(message).split())
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    text = printable(" ".join(str(message).split()))
     return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
 
 

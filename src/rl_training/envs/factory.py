@@ -2,7 +2,10 @@
 
 import contextlib
 import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -77,16 +80,29 @@ def make_vector_env(
 
 def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
     with _named(cfg):
+        _import_module_of(cfg.env_id)
         return gymnasium.make(cfg.env_id, **kwargs)
 
 
 def registered_spec(cfg: TrainConfig) -> EnvSpec:
     """Return Gymnasium's record of the config's environment; `module:Id` imports the module first."""
-    module, _, name = cfg.env_id.rpartition(":")
     with _named(cfg):
-        if module:
-            importlib.import_module(module)
-        return gymnasium.spec(name)
+        _import_module_of(cfg.env_id)
+        return gymnasium.spec(cfg.env_id.rpartition(":")[2])
+
+
+def _import_module_of(env_id: str) -> None:
+    """Import the module of `module:Id`, out of the working folder if it is installed nowhere.
+
+    The folder is added last, and only for such a module: nobody's `yaml.py` is to take the place of an installed one.
+    """
+    module = env_id.rpartition(":")[0]
+    if not module or module in sys.modules:
+        return
+    here, package = str(Path.cwd()), module.partition(".")[0]
+    if package not in sys.modules and here not in sys.path and importlib.util.find_spec(package) is None:
+        sys.path.append(here)
+    importlib.import_module(module)
 
 
 def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from rl_training.experiment.checkpointing import (
     restoring,
     write_checkpoint,
 )
+from rl_training.experiment.files import fresh_file, refuse_link_inside
+from rl_training.experiment.trust import refuse_foreign_module
 from rl_training.runtime.evaluator import Evaluator
 
 MAX_EVALUATION_ENVS = 10
@@ -249,11 +252,26 @@ def load_agent(
     path: str | PathLike[str],
     *,
     algorithm: type[Algorithm] | None = None,
-    factory: EnvFactory | None = None,
+    env: EnvFactory | str | None = None,
+    trust_modules: bool = False,
 ) -> Agent:
-    """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one."""
+    """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
+
+    `algorithm` is the class that it was trained by, if that builds its parts otherwise than the table's. `env` puts it
+    into another environment: an id, or a function that builds one. A module that the agent itself names is imported
+    if this user made it, or with `trust_modules`.
+    """
     checkpoint = read_given(path)
     check_algorithm(checkpoint, algorithm)
+    factory = None if isinstance(env, str) else env
+    if isinstance(env, str):
+        checkpoint = replace(checkpoint, config=checkpoint.config.with_overrides(env_id=env))
+    refuse_foreign_module(
+        checkpoint.path,
+        checkpoint.config.env_id,
+        signed=checkpoint.signed,
+        allowed=trust_modules or env is not None,
+    )
     spec = probe_spec(checkpoint.config, factory)
     check_spaces(checkpoint, spec)
     policy = build_parts(checkpoint.config, spec, algorithm).learner.policy
@@ -278,7 +296,13 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
         import imageio_ffmpeg
     except ImportError as error:
         raise UserError("recording needs the video extra; pip install 'rl-training[video]'") from error
-    folder.mkdir(parents=True, exist_ok=True)
+    if agent.path is not None:
+        checkpoints = agent.path.parent
+        refuse_link_inside(checkpoints.parent if checkpoints.name == "checkpoints" else agent.path, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot record into {folder}: {error.strerror}") from error
     os.environ.setdefault(
         "SDL_VIDEODRIVER", "dummy"
     )  # frames come as arrays: no screen is needed, or complained about
@@ -295,13 +319,14 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
             path = folder / f"episode_{episode}_return_{total:.0f}.mp4"
             height, width = frames[0].shape[:2]
             fps = float(env.metadata.get("render_fps", 30))
-            writer = imageio_ffmpeg.write_frames(
-                str(path), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
-            )
-            writer.send(None)
-            for frame in frames:
-                writer.send(np.ascontiguousarray(frame))
-            writer.close()
+            with fresh_file(path) as temporary:
+                writer = imageio_ffmpeg.write_frames(
+                    str(temporary), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+                )
+                writer.send(None)
+                for frame in frames:
+                    writer.send(np.ascontiguousarray(frame))
+                writer.close()
             written.append(path)
     finally:
         env.close()

@@ -34,6 +34,7 @@ from rl_training.experiment.files import (
     write_json,
     write_text,
 )
+from rl_training.experiment.trust import is_signed, module_is_imported, sign_text
 from rl_training.version import __version__
 
 FORMAT_VERSION = 1
@@ -54,6 +55,8 @@ class Checkpoint:
     state: dict[str, State]
     facts: dict[str, Any]
     """What the run wrote besides: spaces, evaluation, log positions, the best checkpoint, versions."""
+    signed: bool = False
+    """Written by this user, and unchanged since."""
 
 
 def write_checkpoint(
@@ -103,12 +106,16 @@ def _write_content(
         "files": files,
         "state": plain,
     }
-    return size + write_json(folder / "manifest.json", manifest | {"sha256": manifest_hash(manifest)})
+    digest = manifest_hash(manifest)
+    # what was only passed on, such as a stranger's agent in an environment of ours, is not vouched for
+    signature = sign_text(digest) if module_is_imported(config.env_id) else None
+    seal = {"sha256": digest} | ({"signature": signature} if signature is not None else {})
+    return size + write_json(folder / "manifest.json", manifest | seal)
 
 
 def manifest_hash(manifest: Mapping[str, Any]) -> str:
-    """Return the hash of a manifest's content, whatever its layout, without the hash itself."""
-    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    """Return the hash of a manifest's content, whatever its layout, without the hash itself and its signature."""
+    content = {key: value for key, value in manifest.items() if key not in ("sha256", "signature")}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -241,7 +248,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise ValueError("there is no model in it")
         for group in FINITE_GROUPS:
             refuse_non_finite(state.get(group, {}), f"checkpoint {path} cannot be used", UserError)
-        return Checkpoint(path, config, progress, state, _checked_facts(manifest["facts"]))
+        signed = is_signed(manifest["sha256"], manifest.get("signature"))
+        return Checkpoint(path, config, progress, state, _checked_facts(manifest["facts"]), signed)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

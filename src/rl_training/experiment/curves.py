@@ -1,16 +1,54 @@
 """`learning_curve.png`: what people look at first."""
 
+import io
+import warnings
 from pathlib import Path
+from typing import Any
 
-from rl_training.experiment.logging import STEP, read_rows
+from rl_training.experiment.files import write_bytes
+from rl_training.experiment.logging import STEP, is_metrics_row, is_number, read_rows
 
 
 def plot_learning_curve(run_dir: Path, title: str) -> Path | None:
-    """Draw training and evaluation returns of a run; nothing if there are none yet."""
-    rows = [row for row in read_rows(run_dir / "metrics.jsonl") if row.get("rollout/ep_rew_mean") is not None]
-    evaluations = read_rows(run_dir / "evaluations.jsonl")
+    """Draw training and evaluation returns of a run; nothing if there are none yet.
+
+    No picture is worth a run: whatever goes wrong is a warning.
+    """
+    try:
+        return _plot(run_dir, title)
+    except Exception as error:  # damaged logs, matplotlib, the disk
+        problem = f"{type(error).__name__}: {error}"
+        warnings.warn(f"{run_dir / 'learning_curve.png'} was not drawn: {problem}", stacklevel=2)
+        return None
+
+
+def _is_evaluation(row: dict[str, Any]) -> bool:
+    returns = row.get("returns")
+    return (
+        is_number(row.get("timesteps"))
+        and is_number(row.get("mean_reward"))
+        and isinstance(returns, list)
+        and all(map(is_number, returns))
+    )
+
+
+def _plot(run_dir: Path, title: str) -> Path | None:
+    rows = read_rows(run_dir / "metrics.jsonl", is_metrics_row)
+    rows = [row for row in rows if row.get("rollout/ep_rew_mean") is not None]
+    evaluations = read_rows(run_dir / "evaluations.jsonl", _is_evaluation)
     if not rows and not evaluations:
         return None
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # not what a `matplotlibrc` in the working folder says
+        picture = _draw(rows, evaluations, title)
+    path = run_dir / "learning_curve.png"
+    write_bytes(path, picture)  # replaces the file, and so no link leads the picture elsewhere
+    return path
+
+
+def _draw(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: str) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -36,6 +74,6 @@ def plot_learning_curve(run_dir: Path, title: str) -> Path | None:
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=8)
     figure.tight_layout()
-    path = run_dir / "learning_curve.png"
-    figure.savefig(path)
-    return path
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()

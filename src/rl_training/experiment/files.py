@@ -4,10 +4,13 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import stat
 import struct
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -32,11 +35,42 @@ def write_json(path: Path, data: Any) -> int:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace `path` by `content` in one step: a temporary name, fsync, rename, fsync of the folder."""
+    with _replacing(path) as file:
+        file.write(content)
+
+
+def unshare(path: Path) -> None:
+    """Give a file that has other names as well, as in a snapshot made of hard links, a copy of its own.
+
+    What is appended to it afterwards then reaches no file outside of the run.
+    """
+    if path.lstat().st_nlink > 1:
+        with path.open("rb") as shared, _replacing(path) as own:
+            shutil.copyfileobj(shared, own)
+
+
+@contextlib.contextmanager
+def fresh_file(path: Path) -> Iterator[Path]:
+    """Yield an empty file for another program to write, which then takes the place of `path`, link or not."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
+    os.fchmod(descriptor, 0o644)  # the maker of private files knows no other mode
+    os.close(descriptor)
+    try:
+        yield Path(name)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.unlink(missing_ok=True)
         with temporary.open("xb") as file:  # never through a link that somebody put there
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -62,8 +96,6 @@ def refuse_strange_files(folder: Path) -> None:
     A run that is being trained deletes files meanwhile; what is gone cannot be followed.
     """
     for path, folders, files in os.walk(folder):
-        if Path(path) == folder and "wandb" in folders:
-            folders.remove("wandb")  # the tracker's own, which we neither read nor write
         for name in [*folders, *files]:
             entry = Path(path) / name
             try:
@@ -72,6 +104,23 @@ def refuse_strange_files(folder: Path) -> None:
                 continue
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise UserError(f"{entry} is a link, a pipe or a device; a run holds plain files only")
+        if Path(path) == folder and "wandb" in folders:
+            folders.remove(
+                "wandb"
+            )  # the tracker's own, in which links are usual, and which we neither read nor write
+            if (folder / "wandb" / "settings").exists():
+                raise UserError(
+                    f"{folder / 'wandb' / 'settings'} would tell wandb where to send your data; delete it"
+                )
+
+
+def refuse_link_inside(folder: Path, target: Path) -> None:
+    """Refuse a folder to write into that is reached through a link that lies in `folder`."""
+    inside = folder.resolve()
+    steps = [target.absolute(), *target.absolute().parents]
+    for step in steps:
+        if step.is_symlink() and (step.parent.resolve() / step.name).is_relative_to(inside):
+            raise UserError(f"{step} is a link inside of {folder}; choose another folder")
 
 
 def read_json(path: Path) -> Any:

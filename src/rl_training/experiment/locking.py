@@ -1,52 +1,106 @@
 """One process per run folder: a lock that dies with its owner."""
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rl_training.core.errors import UserError
 
-_HELD: set[Path] = set()
-"""Folders locked by this process: the kernel's lock keeps out other processes only."""
+_HELD: dict[Path, int] = {}
+"""Descriptors by folder locked by this process; a forked worker closes them, as it would keep the lock alive."""
+
+
+def _forget_in_worker() -> None:
+    for descriptor in _HELD.values():
+        os.close(descriptor)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_worker)
 
 
 class RunLock:
     """Holds `RUN/.lock` while it is entered.
 
-    A POSIX record lock: the kernel drops it when the process ends, however it ends; forked workers do not inherit it.
+    It belongs to the open file (flock), not to the process: no other opening and closing of the file, such as a copy of
+    the folder, drops it, and the kernel does when the process ends, however it ends.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / ".lock"
 
     def __enter__(self) -> Self:
-        if self.path.resolve() in _HELD:
+        self._key = self.path.resolve()
+        if self._key in _HELD:
             raise UserError(f"{self.path.parent} is in use by this very process; wait for that run to end")
-        try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise UserError(f"{self.path} cannot be opened: {error.strerror}") from error
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.read(self._file, 32).decode(errors="replace").strip() or "unknown"
-            os.close(self._file)
-            raise UserError(
-                f"{self.path.parent} is in use by process {owner}; wait for it to end, or stop it first"
-            ) from None
+        _HELD[self._key] = descriptor = self._acquire()
         with contextlib.suppress(
             OSError
         ):  # only a courtesy to whoever is refused; a full disk is found out elsewhere
-            os.truncate(self._file, 0)
-            os.write(self._file, f"{os.getpid()}\n".encode())
-        _HELD.add(self.path.resolve())
+            os.truncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
         return self
+
+    def _acquire(self) -> int:
+        """Return a locked descriptor of a plain file that has no other name than ours."""
+        while True:
+            descriptor = self._open()
+            try:
+                self._lock(descriptor)
+                status = os.fstat(descriptor)
+                if self._is_still(status):
+                    if status.st_nlink == 1:
+                        return descriptor
+                    self.path.unlink()  # it is a file elsewhere as well, which is not ours to write
+            except OSError as error:
+                os.close(descriptor)
+                raise UserError(f"{self.path} cannot be replaced: {error.strerror}") from error
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be opened: {error.strerror}") from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise UserError(f"{self.path} is not a plain file; delete it")
+        return descriptor
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            raise UserError(
+                f"{self.path.parent} is in use by process {owner}; wait for it to end, or stop it first"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+            raise UserError(
+                f"{self.path} cannot be locked: the file system of {self.path.parent} has no locks; "
+                "use an output_dir on another one"
+            ) from error
+
+    def _is_still(self, status: os.stat_result) -> bool:
+        """Return whether the name still belongs to the file that we locked: another process may have replaced it."""
+        try:
+            return os.path.samestat(status, self.path.lstat())
+        except FileNotFoundError:
+            return False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _HELD.discard(self.path.resolve())
-        os.close(self._file)
+        descriptor = _HELD.pop(self._key, None)
+        if descriptor is not None:  # a worker that was forked meanwhile has none
+            os.close(descriptor)

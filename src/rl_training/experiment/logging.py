@@ -8,13 +8,13 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
-from rl_training.experiment.files import write_text
+from rl_training.experiment.files import unshare, write_text
 from rl_training.experiment.tensorboard import TensorBoardWriter
 
 STEP = "time/total_timesteps"
@@ -94,21 +94,35 @@ class WandbTracker:
             raise UserError(
                 "track is 'wandb', but it is not installed; pip install 'rl-training[wandb]'"
             ) from error
-        self._run = wandb.init(
-            project="rl_training",
-            name=run_dir.name,
-            dir=str(run_dir),
-            config=config.to_dict(),
-            reinit="create_new",
-        )
+        try:
+            self._run: Any = wandb.init(
+                project="rl_training",
+                name=run_dir.name,
+                dir=str(run_dir),
+                config=config.to_dict(),
+                reinit="create_new",
+            )
+        except Exception as error:  # no network, no account: whatever it is, the user can leave it out
+            raise UserError(f"wandb cannot be started: {error}; mend that, or use track 'none'") from error
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
-        """Send one row."""
-        self._run.log(metrics, step=timesteps)
+        """Send one row; a tracker that fails is left alone from then on, as it is not worth a run."""
+        if self._run is None:
+            return
+        try:
+            self._run.log(metrics, step=timesteps)
+        except Exception as error:
+            self._run = None
+            warnings.warn(f"wandb failed and gets no more rows: {error}", stacklevel=2)
 
     def close(self) -> None:
         """Finish the tracked run."""
-        self._run.finish()
+        if self._run is None:
+            return
+        try:
+            self._run.finish()
+        except Exception as error:
+            warnings.warn(f"wandb could not be finished: {error}", stacklevel=2)
 
 
 class MetricFiles:
@@ -119,9 +133,10 @@ class MetricFiles:
         (run_dir / EVENTS).parent.mkdir(exist_ok=True)
         for name, path in self.paths.items():
             path.touch()
+            unshare(path)
             _cut(path, positions.get(name, 0))
         tracker = [WandbTracker(run_dir, config)] if config.track == "wandb" else []
-        table = CsvTable(run_dir / "metrics.csv", read_rows(self.paths["metrics.jsonl"]))
+        table = CsvTable(run_dir / "metrics.csv", read_rows(self.paths["metrics.jsonl"], is_metrics_row))
         lines, events = JsonLines(self.paths["metrics.jsonl"]), TensorBoardWriter(self.paths[EVENTS])
         self.sinks: list[Sink] = [lines, table, events, *tracker]
 
@@ -176,17 +191,41 @@ def _synced_size(path: Path) -> int:
         return os.fstat(file.fileno()).st_size
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of a JSON-lines file; a line torn by a crash is left out."""
+def read_rows(path: Path, fits: Callable[[dict[str, Any]], bool] = bool) -> list[dict[str, Any]]:
+    """Return the rows of a JSON-lines file that `fits` accepts; others are named in a warning and left out.
+
+    A last line without its end, torn by a crash, is left out silently.
+    """
+    rows: list[dict[str, Any]] = []
     if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            break
-        if not isinstance(row, dict):
-            break
-        rows.append(row)
+        return rows
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            row = _row(line)
+            if row is not None and fits(row):
+                rows.append(row)
+            else:
+                warnings.warn(f"{path}: row {number} is damaged and left out", stacklevel=1)
     return rows
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value out of a file is a number, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_metrics_row(row: dict[str, Any]) -> bool:
+    """Return whether a row of `metrics.jsonl` can have been written by us."""
+    return is_number(row.get(STEP)) and all(
+        name.isprintable() and (value is None or is_number(value)) for name, value in row.items()
+    )

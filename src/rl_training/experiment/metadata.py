@@ -39,7 +39,7 @@ class Metadata:
 
     def resumed(self, previous: dict[str, Any], timesteps: int) -> None:
         """Keep what the first start recorded and note this one."""
-        current, self.data = self.data, dict(previous)
+        current, self.data = self.data, self.data | previous
         for ended in ("error", "finished", "stop_reason", "metrics"):
             self.data.pop(ended, None)
         self.data["status"] = "running"

@@ -40,6 +40,12 @@ from rl_training.experiment.memory import refuse_too_large, size_text
 from rl_training.experiment.metadata import Metadata, differences, read_metadata, surroundings
 from rl_training.experiment.replay import verify_replay
 from rl_training.experiment.session import Session, TrainResult, config_callbacks
+from rl_training.experiment.trust import (
+    config_is_signed,
+    refuse_foreign_module,
+    refuse_other_env,
+    sign_config,
+)
 from rl_training.runtime.callbacks import Callback, TrainingContext
 
 NOT_RESUMABLE = (
@@ -63,6 +69,7 @@ def make_run_dir(cfg: TrainConfig) -> Path:
     try:
         prepared.mkdir(parents=True)
         write_text(prepared / "config.yaml", cfg.to_yaml())
+        sign_config(prepared, cfg.env_id)
         return _published(prepared, Path(cfg.output_dir) / name)
     except FileExistsError:
         raise UserError(f"output_dir '{cfg.output_dir}' is a file; choose a folder") from None
@@ -136,11 +143,14 @@ def resume(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
     arguments: Sequence[str] | None = None,
+    env_id: str | None = None,
+    trust_modules: bool = False,
 ) -> TrainResult:
     """Go on with a run from its newest whole checkpoint, or from one that is named; what came after it is made anew.
 
     A run that was killed before its first checkpoint begins again from its config. `total_timesteps` extends a run;
-    schedules are functions of the fraction of the budget, so extending a run stretches them from here on.
+    schedules are functions of the fraction of the budget, so extending a run stretches them from here on. A module that
+    the run of somebody else names is imported only if `env_id` repeats that name, or with `trust_modules`.
     """
     run_dir = _run_of(Path(path))
     refuse_strange_files(run_dir)
@@ -148,11 +158,18 @@ def resume(
         recover_aside(run_dir / "checkpoints")
         named = Path(path).resolve() != run_dir.resolve()  # a checkpoint asked for by name is used or refused
         checkpoint = read_checkpoint(find_checkpoint(path)) if named else _where_to_go_on(run_dir)
+        previous = read_metadata(run_dir)
         config = checkpoint.config if checkpoint else load_config(run_dir / "config.yaml")
+        refuse_other_env(run_dir, config.env_id, env_id)
+        refuse_foreign_module(
+            checkpoint.path if checkpoint else run_dir,
+            config.env_id,
+            signed=checkpoint.signed if checkpoint else config_is_signed(run_dir),
+            allowed=trust_modules or env_id is not None or factory is not None,
+        )
         config = config.with_overrides(max_time=max_time)
         if total_timesteps is not None:
             config = config.with_overrides(total_timesteps=total_timesteps)
-        previous = read_metadata(run_dir)
         if checkpoint is not None:
             check_algorithm(checkpoint, algorithm)
             _refuse_finished(run_dir, checkpoint, config, previous, extended=total_timesteps is not None)
@@ -287,9 +304,14 @@ def _refuse_finished(
         )
 
 
-def evaluate_checkpoint(path: str | PathLike[str], num_episodes: int = 10) -> dict[str, Any]:
+def evaluate_checkpoint(
+    path: str | PathLike[str],
+    num_episodes: int = 10,
+    env: EnvFactory | str | None = None,
+    trust_modules: bool = False,
+) -> dict[str, Any]:
     """Evaluate any saved agent, run or checkpoint; return `mean_reward`, `std_reward` and more."""
-    return load_agent(path).evaluate(num_episodes)
+    return load_agent(path, env=env, trust_modules=trust_modules).evaluate(num_episodes)
 
 
 def train_ppo(cfg: TrainConfig, **overrides: Any) -> TrainResult:

@@ -39,6 +39,7 @@ from rl_training.experiment.checkpointing import (
 )
 from rl_training.experiment.console import Console
 from rl_training.experiment.curves import plot_learning_curve
+from rl_training.experiment.faults import forget_traceback, write_traceback
 from rl_training.experiment.files import write_text
 from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.logging import MetricFiles
@@ -212,6 +213,7 @@ class Session:
         with self._writable():
             write_text(self.run_dir / "config.yaml", self.config.to_yaml())
             self.metadata.write()
+            forget_traceback(self.run_dir)
 
     @contextlib.contextmanager
     def _writable(self) -> Iterator[None]:
@@ -306,6 +308,8 @@ class Session:
         if isinstance(error, UserError):  # the checkpoint does not fit: nothing was touched
             return error
         interrupted = isinstance(error, KeyboardInterrupt)
+        if not interrupted:
+            write_traceback(self.run_dir, error)
         with contextlib.suppress(OSError):  # a full disk: the error itself is worth more than its record
             ending = "interrupted" if interrupted else "failed"
             self.metadata.finish(ending, error=str(error) or type(error).__name__)

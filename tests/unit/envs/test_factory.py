@@ -1,3 +1,4 @@
+import sys
 from typing import Any
 
 import numpy as np
@@ -72,3 +73,33 @@ def test_the_native_backend_is_the_environments_own() -> None:
     obs, _ = env.reset(seed=0)
     assert not isinstance(env.unwrapped, SyncVectorEnv)
     assert np.shape(obs) == (3, 4)
+
+
+REGISTERS = """
+import gymnasium
+gymnasium.register("FoundHere-v0", "gymnasium.envs.classic_control:CartPoleEnv")
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working folder with a module in it; what the import adds to the path is taken back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "found_here.py").write_text(REGISTERS, encoding="utf-8")
+    yield tmp_path
+    sys.modules.pop("found_here", None)
+
+
+def test_a_module_in_the_working_folder_is_found_after_everything_installed(here) -> None:
+    before = list(sys.path)
+    make_env(config(env_id="found_here:FoundHere-v0"), 0)().close()
+    assert sys.path == [*before, str(here)]
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "wave:CartPole-v1"])
+def test_the_working_folder_is_not_searched_without_need(here, env_id) -> None:
+    (here / "wave.py").write_text("raise ZeroDivisionError", encoding="utf-8")
+    before = list(sys.path)
+    make_env(config(env_id=env_id), 0)().close()
+    assert sys.path == before

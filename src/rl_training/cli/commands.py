@@ -1,0 +1,117 @@
+"""The commands of `rl-training`. Imports nothing heavy until one is chosen."""
+
+import contextlib
+import importlib
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+COMMANDS = {
+    "train": ("rl_training.cli.train", "train an agent from a config or from flags"),
+    "eval": ("rl_training.cli.eval", "play episodes with a trained agent, as numbers or as a video"),
+    "resume": ("rl_training.cli.resume", "go on with a run from its last checkpoint"),
+}
+
+HELP = f"""usage: rl-training COMMAND [options]
+
+commands:
+{"".join(f"  {name:<8} {text}{chr(10)}" for name, (_, text) in COMMANDS.items())}
+start here:
+  rl-training train --config configs/ppo/cartpole.yaml
+  rl-training train ppo --env-id CartPole-v1 --seed 3
+  rl-training eval runs/RUN --num-episodes 20
+
+rl-training COMMAND --help tells more; --debug shows the traceback of an error; --version the version.
+"""
+
+
+def run(argv: list[str] | None = None) -> int:
+    """Run a command and return its exit code; see `rl_training.cli.main`."""
+    arguments = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from rl_training.version import __version__
+
+        print(__version__)
+        return 0
+    return _run(arguments[0], arguments[1:], debug)
+
+
+def _run(command: str, arguments: list[str], debug: bool) -> int:
+    from rl_training.core.errors import Interrupted, RunFault, UserError, did_you_mean, printable
+
+    if command not in COMMANDS:
+        unknown = UserError(f"unknown command '{command}'{did_you_mean(command, COMMANDS)}")
+        return _report(unknown, 2, debug)
+    try:
+        with _plain_warnings():
+            code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
+        return code
+    except UserError as error:
+        return _report(error, 2, debug)
+    except RunFault as error:
+        return _report(error, 1, debug)
+    except Interrupted as interrupted:
+        command = f"{command_name()} resume {interrupted.run_dir}"
+        print(printable(f"\n{interrupted}. Go on with:\n  {command}"), file=sys.stderr)
+        return interrupted.code
+    except KeyboardInterrupt as stop:
+        print(printable(stop) if str(stop) else "interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as in `| head`
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # so that the last flush does not complain
+        return 1
+    except Exception as error:
+        unexpected = RuntimeError(
+            f"{type(error).__name__}: {error} (run again with --debug for the traceback)"
+        )
+        unexpected.__cause__ = error
+        return _report(unexpected, 1, debug)
+
+
+def command_name() -> str:
+    """Return how this command can be called again from here, whether or not it is on the path."""
+    called = Path(sys.argv[0])
+    if called.name != "rl-training":
+        return "python -m rl_training.cli"
+    return "rl-training" if shutil.which("rl-training") else os.path.relpath(called)
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print our own warnings as one line each, without file and line number."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        from rl_training.core.errors import readable
+
+        def show_plainly(message: Any, category: Any, filename: str, *rest: Any, **options: Any) -> None:
+            if category is UserWarning and "rl_training" in filename:
+                print(f"warning: {readable(message)}", file=sys.stderr)
+            else:
+                show(message, category, filename, *rest, **options)
+
+        warnings.showwarning = show_plainly
+        yield
+
+
+def _report(error: Exception, code: int, debug: bool) -> int:
+    from rl_training.core.errors import printable
+
+    if debug:
+        import traceback
+
+        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    else:
+        print(f"error: {printable(error)}", file=sys.stderr)
+    return code

@@ -1,0 +1,131 @@
+"""Whose run is this? A run may name a module to import, and a stranger's is not imported unasked.
+
+What this user writes is signed with a key that lies in their state folder and nowhere else. A signature says that the
+text is as it was written here; it hides nothing.
+"""
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import sys
+from pathlib import Path
+
+from rl_training.core.errors import UserError
+from rl_training.experiment.files import write_text
+
+KEY_BYTES = 32
+SIGNATURE = ".signature"
+
+
+def sign_text(text: str) -> str | None:
+    """Return this user's signature of `text`; nothing if there is no key and none can be made."""
+    key = _read_key() or _make_key()
+    return _signature(key, text) if key is not None else None
+
+
+def is_signed(text: str, signature: object) -> bool:
+    """Return whether `signature` is this user's signature of exactly this text."""
+    if not isinstance(signature, str) or not signature.isascii():
+        return False
+    key = _read_key()
+    return key is not None and hmac.compare_digest(_signature(key, text), signature)
+
+
+def sign_config(run_dir: Path, env_id: str) -> None:
+    """Put a signature beside the `config.yaml` of a run that has no signed checkpoint yet, if it names a module."""
+    if ":" in env_id and module_is_imported(env_id):
+        signature = sign_text((run_dir / "config.yaml").read_text(encoding="utf-8"))
+        if signature is not None:
+            write_text(run_dir / SIGNATURE, signature + "\n")
+
+
+def config_is_signed(run_dir: Path) -> bool:
+    """Return whether the `config.yaml` of a run is as this user's run was begun with."""
+    try:
+        text = (run_dir / "config.yaml").read_text(encoding="utf-8")
+        return is_signed(text, (run_dir / SIGNATURE).read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def module_is_imported(env_id: str) -> bool:
+    """Return whether building this environment imports nothing that is not there already."""
+    module = env_id.rpartition(":")[0]
+    return not module or module in sys.modules
+
+
+def refuse_foreign_module(source: object, env_id: str, *, signed: bool, allowed: bool) -> None:
+    """Refuse to import the module that a run of somebody else names, unless the user has allowed it."""
+    if signed or allowed or module_is_imported(env_id):
+        return
+    raise UserError(
+        f"{source} is not signed by you and would import the module '{env_id.rpartition(':')[0]}'; if you trust "
+        f"that module, give --env-id {env_id} or --trust-modules (in Python: env='{env_id}' or trust_modules=True)"
+    )
+
+
+def refuse_other_env(source: object, recorded: str, given: str | None) -> None:
+    """Refuse to go on with a run in another environment than its own."""
+    if given is not None and given != recorded:
+        raise UserError(f"{source} is a run on '{recorded}', not on '{given}'; give its own name, or none")
+
+
+def _signature(key: bytes, text: str) -> str:
+    return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def _key_path() -> Path | None:
+    """Return where the key is, or would be; a relative folder would be the choice of the working folder."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    try:
+        folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    except RuntimeError:  # nobody's home
+        return None
+    return folder / "rl_training" / "key"
+
+
+def _read_key() -> bytes | None:
+    """Return the key if it is whole, and this user's alone."""
+    path = _key_path()
+    if path is None:
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        key = os.read(descriptor, KEY_BYTES + 1) if stat.S_ISREG(status.st_mode) and private else b""
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return key if len(key) == KEY_BYTES else None
+
+
+def _make_key() -> bytes | None:
+    """Make the key, whole under its name or not at all; return it, or the one that another process made first."""
+    path = _key_path()
+    if path is None:
+        return None
+    temporary = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(descriptor, secrets.token_bytes(KEY_BYTES))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)  # a rename would replace the other's
+    except OSError:
+        return None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    return _read_key()

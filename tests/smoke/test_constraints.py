@@ -1,0 +1,40 @@
+"""`constraints.txt` pins what the package and its extras ask for, directly or not, and nothing else."""
+
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def asked_for() -> set[str]:
+    """Walk from pyproject.toml through what is installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    texts = [*project["dependencies"], *(text for extra in extras for text in extra)]
+    waiting, seen = [Requirement(text) for text in texts], set()
+    while waiting:
+        found = waiting.pop()
+        for extra in ("", *found.extras):
+            if (normalized(found.name), extra) in seen:
+                continue
+            seen.add((normalized(found.name), extra))
+            try:
+                inner = [Requirement(text) for text in requires(found.name) or []]
+            except PackageNotFoundError:  # of an extra that is not installed here
+                continue
+            waiting += [each for each in inner if not each.marker or each.marker.evaluate({"extra": extra})]
+    return {name for name, _ in seen}
+
+
+def test_every_pinned_package_is_asked_for():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [line.partition("==")[0] for line in lines if not line.startswith("#")]
+    assert [name for name in pinned if normalized(name) not in asked_for()] == []
