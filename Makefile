@@ -26,6 +26,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench_reliability.py
 	$(BIN)/python benchmarks/bench_buffer.py
 	$(BIN)/python benchmarks/bench_off_policy.py
+	$(BIN)/python benchmarks/bench_memory.py
 
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python scripts/chaos.py
