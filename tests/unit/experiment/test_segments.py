@@ -229,6 +229,32 @@ def test_a_kill_between_the_files_and_the_manifest_leaves_what_is_needed(tmp_pat
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("killed_after", [1, 7, 8, 20, 39])
+@pytest.mark.parametrize("capacity", [100_000, 90])
+def test_a_resumed_run_makes_the_same_files(tmp_path, monkeypatch, capacity, killed_after):
+    from rl_training.experiment import segments
+
+    monkeypatch.setattr(segments, "MAX_ROWS", 64)
+    monkeypatch.setattr(segments, "write_bytes", Path.write_bytes)  # without waiting for the disk
+
+    def life(folder: Path, killed_after: int | None) -> list[dict]:
+        storage, store = ring(capacity), SegmentStore(folder)
+        listed = []
+        for number in range(40):
+            if number == killed_after:
+                again, store = ring(capacity), SegmentStore(folder)
+                store.restore(again, json.loads(json.dumps(listed)), storage.total_rows, storage.kept_rows)
+                storage = again
+            add(storage, 1 + number % 5)
+            listed = store.append(storage)
+            prune_segments(folder, [listed])
+        return listed
+
+    left_alone, resumed = life(tmp_path / "one", None), life(tmp_path / "other", killed_after)
+    assert resumed == left_alone
+    assert files(tmp_path / "other") == files(tmp_path / "one")
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
