@@ -26,6 +26,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench_reliability.py
 	$(BIN)/python benchmarks/bench_buffer.py
 	$(BIN)/python benchmarks/bench_off_policy.py
+	$(BIN)/python benchmarks/bench_memory.py
 
 hostile: $(VENV)/.installed-dev
 	$(BIN)/python scripts/hostile.py

@@ -45,12 +45,11 @@ class VectorStepper:
             valid=np.ones(n, np.bool_),
             num_valid=n,
         )
-        self._reward_as_stored = np.zeros(n, float_dtype())
         self._checks = [
             ("an observation", key, array, _zero_product(array))
             for key, array in leaves(self.out.obs)
             if np.issubdtype(array.dtype, np.floating)
-        ] + [("a reward", "", self._reward_as_stored, _zero_product(self._reward_as_stored))]
+        ] + [("a reward", "", self.out.reward, _too_large(self.out.reward))]
 
     def reset(self) -> None:
         """Start a new episode everywhere."""
@@ -205,17 +204,20 @@ class VectorStepper:
     def _refuse_non_finite(self) -> None:
         """Refuse what is not finite in the type it is remembered in: a reward of 1e39 would be stored as infinite."""
         with np.errstate(invalid="ignore", over="ignore"):
-            self._reward_as_stored[:] = self.out.reward
             failed = [check for check in self._checks if check[3]() != 0.0]
-        for name, key, array, _ in failed:
-            rows = array.reshape(len(array), -1)
-            bad = int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
-            if array is self._reward_as_stored and np.isfinite(self.out.reward[bad]):
-                raise EnvironmentFault(
-                    f"environment {bad} gave a reward of {self.out.reward[bad]:g} at step {self.vector_steps} of this "
-                    f"run, which does not fit {array.dtype}; mend the environment, or clip the quantity in a wrapper"
-                )
-            raise self._fault(name, key, bad, rows[bad])
+            for name, key, array, _ in failed:
+                rows = array.reshape(len(array), -1)
+                fits = np.isfinite(rows.astype(float_dtype())).all(axis=1)
+                if fits.all():  # large rewards of several environments
+                    continue
+                bad = int(np.flatnonzero(~fits)[0])
+                if np.isfinite(rows[bad]).all():
+                    raise EnvironmentFault(
+                        f"environment {bad} gave {name} of {rows[bad, 0]:g} at step {self.vector_steps} of this run, "
+                        f"which does not fit {np.dtype(float_dtype())}; mend the environment, or clip the quantity in "
+                        "a wrapper"
+                    )
+                raise self._fault(name, key, bad, rows[bad])
 
     def _fault(self, name: str, key: str, row: int, values: Array) -> EnvironmentFault:
         entry = f" '{key}'" if key else ""
@@ -254,6 +256,14 @@ def _zero_product(array: Array) -> Callable[[], float]:
     flat = array.reshape(-1)
     zeros = np.zeros_like(flat)
     return lambda: float(np.dot(flat, zeros))
+
+
+def _too_large(rewards: Array) -> Callable[[], float]:
+    """Return a check that gives 0.0 only if all of `rewards` is finite as it is stored: the sum of squares is small."""
+    largest = np.float64(np.finfo(float_dtype()).max)
+    with np.errstate(over="ignore"):
+        limit = float(largest * largest)
+    return lambda: 0.0 if np.dot(rewards, rewards) < limit else 1.0
 
 
 def _reads_same_step(env: VectorEnv[Any, Any, Any]) -> bool:

@@ -135,7 +135,7 @@ def _replace_folder(new: Path, folder: Path) -> None:
 
 
 def _aside(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.old")
+    return folder.parent / f".{folder.name}.old"
 
 
 def _present(folder: Path) -> Path:

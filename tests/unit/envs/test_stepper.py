@@ -220,7 +220,14 @@ def test_non_finite_numbers_are_refused_by_env_and_quantity(
         stepper.step(np.zeros(3, np.int64))
 
 
-@pytest.mark.parametrize("bad", [1e39, -3.5e38])
+def test_large_rewards_that_fit_are_taken() -> None:
+    paid = [3.4e38, -3.4e38, 3.4e38]
+    stepper = make_stepper(SAME, *({"poisoned_rewards": {(0, 1): reward}} for reward in paid))
+    stepper.step(np.zeros(3, np.int64))
+    assert stepper.out.reward.tolist() == paid
+
+
+@pytest.mark.parametrize("bad", [1e39, -3.5e38, 1e200])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_reward_that_is_finite_but_not_as_it_is_stored_is_refused(mode: AutoresetMode, bad: float) -> None:
     stepper = make_stepper(

@@ -167,19 +167,21 @@ SIZES = {
 
 @pytest.mark.parametrize("capacity", [100_000, 700], ids=["growing", "full"])
 @pytest.mark.parametrize("case", SIZES)
-def test_five_hundred_checkpoints_have_short_lists_and_write_little(tmp_path, monkeypatch, case, capacity):
+def test_many_checkpoints_have_short_lists_and_write_little(tmp_path, monkeypatch, case, capacity):
     from rl_training.experiment import segments
 
     monkeypatch.setattr(segments, "MAX_ROWS", 256)
     monkeypatch.setattr(segments, "write_bytes", Path.write_bytes)  # without waiting for the disk
     levels = 3  # files of 128 rows stay; smaller ones have at least 16, 2 or 1
     storage, store = ring(capacity), SegmentStore(tmp_path)
-    for number in range(500):
+    checkpoints = 500 if case == "equal" else 120
+    for number in range(checkpoints):
         add(storage, SIZES[case](number))
         listed = store.append(storage)
-        prune_segments(tmp_path, [listed])
+        if number % 20 == 0:
+            prune_segments(tmp_path, [listed])
         assert len(listed) <= 2 * storage.kept_rows / 256 + levels * 7 + 2
-    rows_written = (store.bytes_written - 200 * 500 * levels) / 20
+    rows_written = (store.bytes_written - 200 * checkpoints * levels) / 20
     assert rows_written <= (levels + 2) * storage.total_rows
     found = ring(capacity)
     SegmentStore(tmp_path).restore(found, listed, storage.total_rows, storage.kept_rows)
@@ -227,6 +229,32 @@ def test_a_kill_between_the_files_and_the_manifest_leaves_what_is_needed(tmp_pat
     add(found, 4)
     assert again.append(found) == merged_list
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("killed_after", [1, 7, 8, 20, 39])
+@pytest.mark.parametrize("capacity", [100_000, 90])
+def test_a_resumed_run_makes_the_same_files(tmp_path, monkeypatch, capacity, killed_after):
+    from rl_training.experiment import segments
+
+    monkeypatch.setattr(segments, "MAX_ROWS", 64)
+    monkeypatch.setattr(segments, "write_bytes", Path.write_bytes)  # without waiting for the disk
+
+    def life(folder: Path, killed_after: int | None) -> list[dict]:
+        storage, store = ring(capacity), SegmentStore(folder)
+        listed = []
+        for number in range(40):
+            if number == killed_after:
+                again, store = ring(capacity), SegmentStore(folder)
+                store.restore(again, json.loads(json.dumps(listed)), storage.total_rows, storage.kept_rows)
+                storage = again
+            add(storage, 1 + number % 5)
+            listed = store.append(storage)
+            prune_segments(folder, [listed])
+        return listed
+
+    left_alone, resumed = life(tmp_path / "one", None), life(tmp_path / "other", killed_after)
+    assert resumed == left_alone
+    assert files(tmp_path / "other") == files(tmp_path / "one")
 
 
 def cut(path: Path) -> None:
