@@ -33,9 +33,9 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.cli import load_config
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.experiment.agent import record_video
 from rl_training.experiment.checkpointing import manifest_hash
 from rl_training.experiment.runs import resume, train
+from rl_training.experiment.video import record_video
 from rl_training.runtime.callbacks import Callback, PauseTraining
 from rl_training.runtime.trainer import Trainer
 

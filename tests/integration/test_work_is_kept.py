@@ -17,7 +17,8 @@ import torch
 import rl_training
 from rl_training.algorithms import PPO
 from rl_training.algorithms.base import Parts
-from rl_training.config import load_config
+from rl_training.algorithms.ppo import PPOConfig
+from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
 from rl_training.experiment.runs import make_run_dir, resume, train
 from rl_training.runtime.callbacks import Callback, StopTraining, TrainingContext
@@ -147,7 +148,7 @@ class TestInsideOfACallback:
         look = Look()
         model = PPO(config).learn(callbacks=[look])
         assert look.context.run_dir == only_run(config)
-        assert look.context.config == config
+        assert look.context.config == config.with_overrides(rebuild_envs="off")  # resolved
         assert (seen["start"], seen["evaluated"], seen["predicted"]) == (0, 2, ())
         assert not same(seen[32], seen[64])
         assert not same(seen[64], seen[96])
@@ -282,6 +283,21 @@ class TestAnEvaluationThatNeverEnds:
         assert json.loads(outcome.out)["num_capped_episodes"] == 1
         assert "max_eval_episode_steps" in outcome.warnings[0]
 
+    @pytest.mark.filterwarnings("always::UserWarning")
+    def test_a_video_of_it_is_cut_off_too(self, tmp_path, cli):
+        pytest.importorskip("imageio_ffmpeg")
+        config = TrainConfig(
+            algo="ppo", env_id="CliffWalking-v1", output_dir=str(tmp_path), total_timesteps=16, num_envs=1,
+            num_eval_episodes=1, max_eval_episode_steps=20, algorithm=PPOConfig(num_steps=16, batch_size=16),
+        )  # fmt: skip
+        with pytest.warns(UserWarning, match="max_eval_episode_steps"):
+            result = train(config)
+        outcome = cli("eval", result.run_dir, "--num-episodes", 1, "--record", tmp_path / "videos")
+        assert outcome.code == 0
+        (video,) = (tmp_path / "videos").iterdir()
+        assert f"{video} is cut off" in outcome.err
+        assert f"video: {video}" in outcome.out
+
     def test_the_default_is_generous_but_there(self, tiny):
         """More than the longest games of Atari take, which are cut after 27,000 steps."""
         assert 27_000 < tiny().max_eval_episode_steps < 10**6
@@ -291,7 +307,7 @@ class TestAnEvaluationThatNeverEnds:
     def test_a_signal_ends_it_at_once(self, tiny, rows, tmp_path, signum, together):
         """With the checkpoint due before it, or else with one written then; the evaluation is made up for."""
         every = {"checkpoint_every_timesteps": 64 if together else 0, "eval_every_timesteps": 64}
-        config = tiny(total_timesteps=160, **every)
+        config = tiny(total_timesteps=160, rebuild_envs="off", **every)
         hanging = HangInEvaluation(signum)
         with pytest.raises(Interrupted) as stop:
             train(config, factory=hanging)
@@ -321,7 +337,7 @@ class TestAnEvaluationThatNeverEnds:
 
     @pytest.mark.parametrize("when", ["reset", "replay"])
     def test_resets_and_replays_are_interrupted_at_once(self, tiny, when, rows):
-        config = tiny(total_timesteps=160, checkpoint_every_timesteps=32)
+        config = tiny(total_timesteps=160, checkpoint_every_timesteps=32, rebuild_envs="off")
         run_dir = None
         if when == "replay":
             with pytest.raises(KeyboardInterrupt):

@@ -9,7 +9,8 @@ import tyro
 
 from rl_training.cli.flags import parse
 from rl_training.core.errors import printable
-from rl_training.experiment.agent import load_agent, record_video
+from rl_training.experiment.agent import load_agent
+from rl_training.experiment.video import record_video
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """A policy with all it needs to act in an environment: predict, evaluate, record, save."""
 
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,8 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import torch
 
 from rl_training.algorithms import ALGORITHMS
@@ -31,7 +28,6 @@ from rl_training.experiment.checkpointing import (
     restoring,
     write_checkpoint,
 )
-from rl_training.experiment.files import fresh_file, refuse_link_inside
 from rl_training.experiment.trust import refuse_foreign_module
 from rl_training.runtime.evaluator import Evaluator
 
@@ -56,7 +52,7 @@ class Agent:
         """`state` and `progress` are asked when they are needed: an agent may be the one that is being trained."""
         self.config, self.spec, self.policy, self.path = config, spec, policy, path
         self._state, self._progress, self._algorithm = state, progress, algorithm
-        self._factory = factory
+        self.factory = factory
         self._adapter = ActionAdapter(spec.action_space)
         self._rng = numpy_generator(config.seed, EVALUATION_ACTIONS)
 
@@ -80,7 +76,7 @@ class Agent:
         """Play `num_episodes` in environments of its own; return the summary."""
         if num_episodes < 1:
             raise UserError(f"num_episodes is {num_episodes}; use 1 or more")
-        stepper = evaluation_stepper(self.config, num_episodes, self._factory)
+        stepper = evaluation_stepper(self.config, num_episodes, self.factory)
         stepper.use_statistics(saved_statistics(self.state.get("envs", {})))
         try:
             return evaluate_policy(
@@ -288,71 +284,3 @@ def load_agent(
         path=checkpoint.path,
         factory=factory,
     )
-
-
-def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path]:
-    """Play episodes and write each as an mp4 file; return the files."""
-    try:
-        import imageio_ffmpeg
-    except ImportError as error:
-        raise UserError("recording needs the video extra; pip install 'rl-training[video]'") from error
-    if agent.path is not None:
-        checkpoints = agent.path.parent
-        refuse_link_inside(checkpoints.parent if checkpoints.name == "checkpoints" else agent.path, folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot record into {folder}: {error.strerror}") from error
-    os.environ.setdefault(
-        "SDL_VIDEODRIVER", "dummy"
-    )  # frames come as arrays: no screen is needed, or complained about
-    env = make_env(
-        agent.config, 0, factory=agent._factory, stream=EVALUATION_EPISODES, render_mode="rgb_array"
-    )()
-    for statistics in saved_statistics(agent.state.get("envs", {}))[:1]:
-        env.new_statistics = statistics
-        env.freeze_statistics()
-    written = []
-    try:
-        for episode in range(num_episodes):
-            frames, total = _play(env, agent)
-            path = folder / f"episode_{episode}_return_{total:.0f}.mp4"
-            height, width = frames[0].shape[:2]
-            fps = float(env.metadata.get("render_fps", 30))
-            with fresh_file(path) as temporary:
-                writer = imageio_ffmpeg.write_frames(
-                    str(temporary), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
-                )
-                writer.send(None)
-                for frame in frames:
-                    writer.send(np.ascontiguousarray(frame))
-                writer.close()
-            written.append(path)
-    finally:
-        env.close()
-    return written
-
-
-def _play(env: gymnasium.Env[Any, Any], agent: Agent) -> tuple[list[Array], float]:
-    obs, _ = env.reset()
-    frames, total, ended = [_frame(env)], 0.0, False
-    while not ended and len(frames) <= agent.config.max_eval_episode_steps:
-        obs, reward, terminated, truncated, _ = env.step(agent.predict(obs))
-        frames.append(_frame(env))
-        total += float(reward)
-        ended = terminated or truncated
-    if not ended:
-        warnings.warn(
-            f"the episode had not ended after {len(frames) - 1:,} steps (max_eval_episode_steps): the video is cut off",
-            stacklevel=3,
-        )
-    return frames, total
-
-
-def _frame(env: gymnasium.Env[Any, Any]) -> Array:
-    frame = env.render()
-    if not isinstance(frame, np.ndarray):
-        raise UserError(
-            f"environment '{env.spec.id if env.spec else env}' cannot render frames, so there is no video"
-        )
-    return frame

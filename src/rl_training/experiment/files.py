@@ -50,18 +50,15 @@ def unshare(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def fresh_file(path: Path) -> Iterator[Path]:
-    """Yield an empty file for another program to write, which then takes the place of `path`, link or not."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
+def scratch_file(folder: Path, suffix: str) -> Iterator[Path]:
+    """Yield an empty file of a new name for another program to write; it is deleted unless it was renamed."""
+    descriptor, name = tempfile.mkstemp(prefix=".", suffix=suffix, dir=folder)
     os.fchmod(descriptor, 0o644)  # the maker of private files knows no other mode
     os.close(descriptor)
     try:
         yield Path(name)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,81 @@
+"""Videos of an agent at play: mp4 files, written frame by frame."""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rl_training.core.errors import UserError
+from rl_training.core.seeding import EVALUATION_EPISODES
+from rl_training.core.types import Array
+from rl_training.envs.factory import make_env
+from rl_training.envs.stepper import saved_statistics
+from rl_training.experiment.agent import Agent
+from rl_training.experiment.files import refuse_link_inside, scratch_file
+
+
+def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path]:
+    """Play episodes and write each as an mp4 file; return the files."""
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise UserError("recording needs the video extra; pip install 'rl-training[video]'") from error
+    if agent.path is not None:
+        checkpoints = agent.path.parent
+        refuse_link_inside(checkpoints.parent if checkpoints.name == "checkpoints" else agent.path, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot record into {folder}: {error.strerror}") from error
+    # frames come as arrays: no screen is needed, or complained about
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    env = make_env(
+        agent.config, 0, factory=agent.factory, stream=EVALUATION_EPISODES, render_mode="rgb_array"
+    )()
+    for statistics in saved_statistics(agent.state.get("envs", {}))[:1]:
+        env.new_statistics = statistics
+        env.freeze_statistics()
+    try:
+        return [_record(imageio_ffmpeg, env, agent, folder, episode) for episode in range(num_episodes)]
+    finally:
+        env.close()
+
+
+def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Path, episode: int) -> Path:
+    """Play one episode into a file; the return, which is in its name, is known only then."""
+    obs, _ = env.reset()
+    frame = _frame(env)
+    height, width = frame.shape[:2]
+    fps = float(env.metadata.get("render_fps", 30))
+    with scratch_file(folder, ".mp4") as temporary:
+        writer = ffmpeg.write_frames(
+            str(temporary), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+        )
+        writer.send(None)
+        writer.send(frame)
+        total, steps, ended = 0.0, 0, False
+        while not ended and steps < agent.config.max_eval_episode_steps:
+            obs, reward, terminated, truncated, _ = env.step(agent.predict(obs))
+            writer.send(_frame(env))
+            total, steps, ended = total + float(reward), steps + 1, terminated or truncated
+        writer.close()
+        path = folder / f"episode_{episode}_return_{total:.0f}.mp4"
+        os.replace(temporary, path)
+    if not ended:
+        warnings.warn(
+            f"the episode had not ended after {steps:,} steps (max_eval_episode_steps): {path} is cut off",
+            stacklevel=4,
+        )
+    return path
+
+
+def _frame(env: gymnasium.Env[Any, Any]) -> Array:
+    frame = env.render()
+    if not isinstance(frame, np.ndarray):
+        raise UserError(
+            f"environment '{env.spec.id if env.spec else env}' cannot render frames, so there is no video"
+        )
+    return np.ascontiguousarray(frame)
