@@ -161,8 +161,8 @@ SCENARIOS = (
     Scenario(
         "stopped by a plateau",
         (*A2C, *POLE, "--learning-rate", "1e-9", "--stop-after-stale-evals", "3"),
-        timesteps=200_000,
-        checkpoint_every=6_000,
+        timesteps=100_000,
+        checkpoint_every=3_000,
         aims=AT_THE_END,
     ),
     Scenario(
