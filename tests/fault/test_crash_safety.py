@@ -891,7 +891,7 @@ from within:
   need no word. For a run of somebody else, of another machine of yours, or one that was changed since, say
   `--env-id module:Id` or `--trust-modules` (in Python `env="module:Id"` or `trust_modules=True`). Which file a name
   means is decided by your Python path and your working folder, not by the signature.
-- *Nothing outside of it is changed.* Links, pipes and devices are refused. Files are replaced by rename, and one
+- *Nothing outside of it is changed.* Resuming refuses links, pipes, devices. Files are replaced by rename, and one
   that is appended to gets a copy of its own first if it has other names (hard links; so a copy made by `cp -al` can
   be resumed without changing the original). Videos are not recorded through a link in the run.
 - *What it says is only text.* Sizes are checked before memory is taken, and a terminal gets no escape sequences.
