@@ -876,9 +876,30 @@ your own must keep what it remembers in `state_dict`.
 budget, so they are stretched: a linear learning rate that had reached 0 at the old end rises to what the new budget
 gives at that step, and falls from there. The result is not that of a run that had the larger budget from its start.
 
-**Files from strangers.** Checkpoints are safetensors and JSON; reading one runs no code in it. The name of an
-environment may be `module:Id`, though, and then evaluating or resuming imports that module from your Python path,
-as training does.
+**Logs.** A damaged row of `metrics.jsonl` or `evaluations.jsonl` is named in a warning and left out of the table
+and the picture; the run goes on. A picture that cannot be drawn or a tracker that fails is a warning, too. When a
+run ends with a fault, `error.txt` has the whole traceback, that of a worker process included; it is removed when
+the run goes on.
+
+**Files from strangers.** You may evaluate, resume and load a folder that you do not trust, from outside of it or
+from within:
+
+- *Nothing in it is executed.* Checkpoints are safetensors and JSON. The working folder is searched for modules
+  last, and only for that of an environment named `module:Id` which is installed nowhere.
+- *A module that it names is not imported unasked.* A run may name its environment as `module:Id`. What you write is
+  signed with a key of yours (`~/.local/state/rl_training/key`, or below `$XDG_STATE_HOME`), so that your own runs
+  need no word. For a run of somebody else, of another machine of yours, or one that was changed since, say
+  `--env-id module:Id` or `--trust-modules` (in Python `env="module:Id"` or `trust_modules=True`). Which file a name
+  means is decided by your Python path and your working folder, not by the signature.
+- *Nothing outside of it is changed.* Resuming refuses links, pipes, devices. Files are replaced by rename, and one
+  that is appended to gets a copy of its own first if it has other names (hard links; so a copy made by `cp -al` can
+  be resumed without changing the original). Videos are not recorded through a link in the run.
+- *What it says is only text.* Sizes are checked before memory is taken, and a terminal gets no escape sequences.
+
+`make hostile` tries [many kinds of such folders](../results/hostile.md). Two limits: `python -m` puts the working
+folder first before it comes to our first line, so a `contextlib.py` or a folder `rl_training` there is Python's own
+choice; in a strange folder use `rl-training`, or `python -P -m rl_training.cli`. And whoever can write into a run
+while you work on it is not kept out.
 
 ## The faults we cause on purpose
 
