@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rl_training.cli import main as command
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment import curves
 from rl_training.runtime.evaluator import Evaluator
@@ -43,9 +44,10 @@ def main() -> int:
     VectorStepper.resume = noted("replaying", VectorStepper.resume, marker)
     Trainer.fit = noted("training", Trainer.fit, marker, then="ending")
     Evaluator.evaluate = noted("evaluating", Evaluator.evaluate, marker)
-    curves.plot_learning_curve = noted("plotting", curves.plot_learning_curve, marker)
-    from rl_training.cli import main as command  # only now: modules import the functions above by name
-
+    plot = curves.plot_learning_curve
+    for module in list(sys.modules.values()):  # whoever imported it by name
+        if getattr(module, "plot_learning_curve", None) is plot:
+            module.plot_learning_curve = noted("plotting", plot, marker)
     return command()
 
 
