@@ -33,7 +33,7 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.cli import load_config
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.experiment.checkpointing import manifest_hash
+from rl_training.experiment.checkpointing import manifest_hash, read_checkpoint
 from rl_training.experiment.runs import resume, train
 from rl_training.experiment.video import record_video
 from rl_training.runtime.callbacks import Callback, PauseTraining
@@ -588,6 +588,13 @@ def test_a_config_that_asks_for_all_memory_is_refused(attempt, case, door):
 
     with little_memory():
         attempt(edit(change), door, codes=(0, 2) if door == "load" and "num_" in case else (2,))
+
+
+def test_a_network_larger_than_its_weights_is_never_built(run_dir):
+    """64 GB, of widths that are each allowed: refused by reading alone."""
+    edit(lambda manifest: manifest["config"]["algorithm"].update(hidden_sizes=[2**14] * 64))(run_dir)
+    with pytest.raises(UserError, match="hidden_sizes ask for"):
+        read_checkpoint(checkpoint(run_dir))
 
 
 # ------------------------------------------------------------------------------------------- pointers and links

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -246,10 +247,19 @@ def read_checkpoint(path: Path) -> Checkpoint:
         }
         if "model" not in state:
             raise ValueError("there is no model in it")
+        _refuse_larger_network(config, tensors.get("model", {}))
         for group in FINITE_GROUPS:
             refuse_non_finite(state.get(group, {}), f"checkpoint {path} cannot be used", UserError)
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
         return Checkpoint(path, config, progress, state, _checked_facts(manifest["facts"]), signed)
+
+
+def _refuse_larger_network(config: TrainConfig, weights: Mapping[str, Tensor]) -> None:
+    """Refuse a network that has more weights than are stored, before it is built: it may be larger than the memory."""
+    widths = getattr(config.algorithm, "hidden_sizes", ())
+    needed, stored = sum(map(mul, widths, widths[1:])), sum(tensor.numel() for tensor in weights.values())
+    if needed > stored:
+        raise ValueError(f"hidden_sizes ask for {needed} weights or more, and {stored} are stored")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
