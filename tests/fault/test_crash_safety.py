@@ -856,21 +856,47 @@ environment's simulator, and the same number of threads. Every checkpoint record
 a warning what has changed.
 
 **How it works.** A checkpoint holds weights, optimizer, random states, counters, the lengths of the metric files,
-and of every environment the number of its episode and the actions since its reset. An episode is a function of its
-seed and its actions, so resuming plays the current ones again, compares what is seen with what was seen, and goes
-on from there. A checkpoint is written under a temporary name, flushed to the disk and then renamed; `last` and
-`best` move after that. So a checkpoint is whole or not there, and every file of it carries its size and SHA-256.
-Rows of metrics that are newer than the checkpoint are cut off and written again. One process works on a run at a
-time.
+and of every environment the number of its episode, the actions since its reset and the running statistics of its
+wrappers. An episode is a function of these and its seed, so resuming plays the current ones again, compares a hash
+of all observations since the reset with the one that was saved, and goes on from there. A checkpoint is written under
+a temporary name, flushed to the disk and then renamed; `last` and `best` move after that. So a checkpoint is whole or
+not there, and every file of it carries its size and SHA-256. Rows of metrics that are newer than the checkpoint are
+cut off and written again. One process works on a run at a time. A run's folder appears with its `config.yaml` inside:
+killed before its first checkpoint, it begins again from there.
 
-**Stopping.** The first SIGINT (Ctrl-C) or SIGTERM finishes the current update, writes a checkpoint, prints the
-command that resumes, and exits with 130 or 143. A second SIGINT stops at once; the checkpoint before it stays good.
-`--max-time S` pauses after S seconds in the same way, and exits with 0.
+**Stopping.** The first SIGINT (Ctrl-C) or SIGTERM is acknowledged at once; the run finishes the current update, writes
+a checkpoint, prints its path and the command that resumes, and exits with 130 or 143. During an evaluation, a reset or
+the replay of a resume it stops immediately, as nothing can be lost there. A second SIGINT always stops at once; the
+checkpoint before it stays good. `--max-time S` pauses after S seconds in the same way, and exits with 0. A pause is a
+checkpoint and nothing else: an evaluation or a row that was due then is made up for by the resumed run. In Python the
+model is afterwards the agent of the last checkpoint, so that `model.save` saves what was learned, and `model.learn()`
+goes on with the run.
+
+**What comes first.** Evaluations may take long, so where one is due together with a checkpoint, the checkpoint is
+written before it, and once more after it if it is a new best or the end of the run; a checkpoint that is written after
+an evaluation has its result inside. `best` moves after the evaluation, to the checkpoint that has it. An episode of an
+evaluation or a video that does not end is cut off after `max_eval_episode_steps` (30,000); a warning says so, and
+`num_capped_episodes` in `evaluations.jsonl` and in what `evaluate` returns. A stop (`stop_at_reward`,
+`stop_after_stale_evals`, a callback's) and a new budget are part of the checkpoint, so a run killed right after either
+does not forget it.
+
+**Environments that keep something across resets.** A run begins with a check: a fresh environment, a second fresh
+one, and one that has played three episodes play the same episode, with the same seed and actions, for at most 60
+steps. If the reused one differs, or if its Box2D world outlives a reset (BipedalWalker's and CarRacing's do), then
+from there on the environment is built anew for every episode, under its wrappers, in training, evaluations and
+videos. The run says so, says what that costs, and writes its decision as `rebuild_envs: on` or `off` into its config;
+set there by hand, it is not checked. Running statistics of wrappers (Gymnasium's `NormalizeObservation` and
+`NormalizeReward`, or any attribute of a wrapper with a `mean`, a `var` and a `count`) are saved and go on where they
+were. Evaluations, in a run or of a checkpoint, use those of the training environments and do not change them.
 
 **What is not covered.** Native vector environments (`env_backend: native`) cannot be brought back into the middle
 of an episode: such a run goes on with fresh episodes, and says so at its start. Nor can environments that are no
-function of their seed and actions, such as a simulator on another machine; resume notices and warns. A callback of
-your own must keep what it remembers in `state_dict`.
+function of their seed and actions: a simulator on another machine, a generator made in the constructor, a clock, a
+curriculum kept in a wrapper or in a class. If the check sees it, the run names it at its start. If it shows in an
+observation between the reset and the checkpoint, resume warns, and that environment goes on with a fresh episode; if
+it shows in the rewards alone, resume warns, and the episode goes on. What shows in neither passes unnoticed: the
+check is short, and a difference that comes after the checkpoint has nothing to be compared with. A callback of your
+own must keep what it remembers in `state_dict`.
 
 **Longer runs.** `resume RUN --total-timesteps N` extends a run. Schedules are functions of the fraction of the
 budget, so they are stretched: a linear learning rate that had reached 0 at the old end rises to what the new budget

@@ -143,7 +143,7 @@ def test_a_reward_that_does_not_fit_what_it_is_stored_in_is_refused(
     config = TrainConfig(
         algo=algo, env_id="tiny_envs:Faulty-v0", env_kwargs={"mode": mode, "fail_after": 20}, num_envs=2,
         output_dir=str(tmp_path / "runs"), total_timesteps=320, checkpoint_every_timesteps=16, num_eval_episodes=2,
-        eval_every_timesteps=0, seed=1,
+        eval_every_timesteps=0, seed=1, rebuild_envs="off",
     ).with_overrides(**changes)  # fmt: skip
     path = tmp_path / "settings.yaml"
     path.write_text(config.to_yaml(), encoding="utf-8")

@@ -100,7 +100,7 @@ def test_what_is_left_from_the_episode_before_does_not_survive_a_reset(tiny, bac
     run_dir = assert_resume_is_exact(config, 110, Drifting)
     assert load_config(run_dir / "config.yaml").rebuild_envs == "on"
     assert yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))["rebuild_envs"] == "on"
-    assert load_agent(run_dir, factory=Drifting).config.rebuild_envs == "on"
+    assert load_agent(run_dir, env=Drifting).config.rebuild_envs == "on"
 
 
 def test_without_building_anew_the_difference_is_noticed(tiny):
@@ -149,7 +149,7 @@ def test_evaluations_use_the_statistics_of_training_and_leave_them_alone(tiny):
     rows = [json.loads(line) for line in evaluations(result.run_dir).splitlines()]
     assert len({str(row["returns"]) for row in rows}) > 1
     for row in rows:
-        agent = load_agent(result.run_dir / "checkpoints" / f"step_{row['timesteps']}", factory=normalised)
+        agent = load_agent(result.run_dir / "checkpoints" / f"step_{row['timesteps']}", env=normalised)
         for _ in range(2):
             assert agent.evaluate(2)["returns"] == row["returns"]
 

@@ -206,7 +206,7 @@ def test_the_global_generators_go_on_where_they_were(tiny):
     random.seed(77)
     np.random.seed(77)
     torch.manual_seed(77)
-    with pytest.warns(UserWarning, match=r"environments \[0, 1\] showed the same but paid other rewards"):
+    with pytest.warns(UserWarning, match=r"environments \[(0, )?1\] showed the same but paid other rewards"):
         resume(run_dir, factory=Dice)
     name = f"step_{10 * per_rollout}"
     assert tensors(run_dir / "checkpoints" / name) == tensors(whole / "checkpoints" / name)
@@ -384,7 +384,11 @@ def test_a_row_torn_before_the_checkpoint_is_left_out_and_swallows_no_other(torn
         path.write_bytes(head + third[: len(third) // 2])
     with pytest.warns(UserWarning, match=r"\.jsonl is shorter than when the checkpoint was written"):
         resume(torn_run)
-    steps = [32, 64, *range(160, 321, 32)]  # the checkpoint is at 128
+    steps = [
+        32,
+        64,
+        *range(128, 321, 32),
+    ]  # the checkpoint is at 128, before the row and the evaluation of that step
     assert [row["time/total_timesteps"] for row in rows(torn_run / "metrics.jsonl")] == steps
     assert [row["timesteps"] for row in rows(torn_run / "evaluations.jsonl")] == steps
     assert [float(line["time/total_timesteps"]) for line in read_csv(torn_run / "metrics.csv")] == steps

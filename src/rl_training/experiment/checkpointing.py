@@ -291,8 +291,17 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         "algorithm": None if facts.get("algorithm") is None else str(facts["algorithm"]),
         "best_checkpoint": best,
         "log_positions": positions,
-        "evaluation": facts.get("evaluation"),
+        "evaluation": _checked_evaluation(facts.get("evaluation")),
         "replay": {str(kind): _checked_replay(entry) for kind, entry in facts.get("replay", {}).items()},
+    }
+
+
+def _checked_evaluation(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return an evaluation whose summary can be told."""
+    if entry is None:
+        return None
+    return dict(entry) | {
+        name: float(entry[name]) for name in ("mean_reward", "std_reward", "mean_ep_length")
     }
 
 
