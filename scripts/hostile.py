@@ -486,6 +486,9 @@ def forked(door: str, arguments: list[str], cwd: Path) -> Ended:
         child = os.fork()
         if child == 0:
             signal.alarm(SECONDS)
+            torch.set_num_threads(
+                1
+            )  # the threads of this process are not in the fork, and would be waited for
             os.chdir(cwd)
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import Progress
@@ -19,7 +20,9 @@ from rl_training.experiment.checkpointing import point, prune, read_given, recov
 from rl_training.experiment.files import refuse_strange_files
 from rl_training.experiment.runs import resume, train
 
-CONFIG = TrainConfig(algo="ppo", env_id="CartPole-v1", total_timesteps=10**9)
+CONFIG = TrainConfig(
+    algo="ppo", env_id="CartPole-v1", total_timesteps=10**9, algorithm=PPOConfig(hidden_sizes=(4,))
+)
 FACTS = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}
 
 

@@ -247,11 +247,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
         }
         if "model" not in state:
             raise ValueError("there is no model in it")
-        _refuse_larger_network(config, tensors.get("model", {}))
+        facts = _checked_facts(manifest["facts"])
+        if facts["algorithm"] is None:  # otherwise nobody but its class knows what it builds
+            _refuse_larger_network(config, tensors.get("model", {}))
         for group in FINITE_GROUPS:
             refuse_non_finite(state.get(group, {}), f"checkpoint {path} cannot be used", UserError)
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
-        return Checkpoint(path, config, progress, state, _checked_facts(manifest["facts"]), signed)
+        return Checkpoint(path, config, progress, state, facts, signed)
 
 
 def _refuse_larger_network(config: TrainConfig, weights: Mapping[str, Tensor]) -> None:
