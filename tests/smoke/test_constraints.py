@@ -37,4 +37,5 @@ def asked_for() -> set[str]:
 def test_every_pinned_package_is_asked_for():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = [line.partition("==")[0] for line in lines if not line.startswith("#")]
-    assert [name for name in pinned if normalized(name) not in asked_for()] == []
+    known = asked_for()
+    assert [name for name in pinned if normalized(name) not in known] == []

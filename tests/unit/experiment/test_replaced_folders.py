@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.types import Progress
 from rl_training.experiment.checkpointing import (
@@ -18,7 +19,7 @@ from rl_training.experiment.checkpointing import (
     write_checkpoint,
 )
 
-CONFIG = TrainConfig(algo="ppo", env_id="CartPole-v1")
+CONFIG = TrainConfig(algo="ppo", env_id="CartPole-v1", algorithm=PPOConfig(hidden_sizes=(2,)))
 SPACES = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}
 CHANGES = ("replace", "mkdir", "unlink", "rmdir", "fsync")
 
