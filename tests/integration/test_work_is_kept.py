@@ -455,10 +455,21 @@ class TestStopsAndBudgetsSurvive:
         models = [(each.checkpoint_path / "model.safetensors").read_bytes() for each in (result, whole)]
         assert models[0] == models[1]
 
+    def test_an_extension_that_is_interrupted_in_its_replay_is_not_forgotten(self, tiny):
+        config = tiny(
+            total_timesteps=64, env_id="tiny_envs:Endless-v0", rebuild_envs="off", max_eval_episode_steps=9
+        )
+        with pytest.warns(UserWarning, match="max_eval_episode_steps"):
+            run_dir = train(config).run_dir
+        with pytest.raises(Interrupted):
+            resume(run_dir, total_timesteps=160, factory=HangIn("step"))
+        with pytest.warns(UserWarning, match="max_eval_episode_steps"):
+            assert resume(run_dir).metrics["global_step"] == 160
+
     def test_the_budget_in_the_config_file_never_says_more_than_the_checkpoint(self, tiny, monkeypatch):
         run_dir = train(tiny(total_timesteps=64)).run_dir
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.session.write_checkpoint", self.killed)
+            patch.setattr("rl_training.experiment.runs.write_checkpoint", self.killed)
             with pytest.raises(Killed):
                 resume(run_dir, total_timesteps=160)
         assert load_config(run_dir / "config.yaml").total_timesteps == 64

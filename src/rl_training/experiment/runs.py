@@ -9,6 +9,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
@@ -31,6 +32,7 @@ from rl_training.experiment.checkpointing import (
     read_checkpoint,
     read_newest,
     recover_aside,
+    write_checkpoint,
 )
 from rl_training.experiment.console import Console
 from rl_training.experiment.files import refuse_strange_files, write_text
@@ -173,6 +175,8 @@ def resume(
         if checkpoint is not None:
             check_algorithm(checkpoint, algorithm)
             _refuse_finished(run_dir, checkpoint, config, previous, extended=total_timesteps is not None)
+            if total_timesteps is not None:
+                checkpoint = _extended(checkpoint, config)
             for difference in differences(checkpoint.facts.get("surroundings", {}), surroundings(config)):
                 warnings.warn(
                     f"{difference}: the run may not go on bit for bit as it would have", stacklevel=2
@@ -183,7 +187,7 @@ def resume(
             console = console or Console()
             _announce_memory(config, stepper, console, algorithm)
             launch = _Launch(config, run_dir, metadata, algorithm, factory, callbacks, console)
-            return launch.run(stepper, checkpoint, extended=total_timesteps is not None)
+            return launch.run(stepper, checkpoint)
 
 
 def _where_to_go_on(run_dir: Path) -> Checkpoint | None:
@@ -192,6 +196,24 @@ def _where_to_go_on(run_dir: Path) -> Checkpoint | None:
     if has_checkpoints(run_dir) or begun or not (run_dir / "config.yaml").is_file():
         return _read_newest(run_dir)
     return None
+
+
+def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:
+    """Write a new budget into the checkpoint at once, so that it is not forgotten whatever happens next.
+
+    Whoever gives a budget wants the run to go on: an early stop is taken back.
+    """
+    state = checkpoint.state
+    if "trainer" in state:
+        state = state | {"trainer": state["trainer"] | {"stop_reason": None}}
+    extended = replace(checkpoint, config=config, state=state)
+    try:
+        write_checkpoint(
+            checkpoint.path, config=config, progress=extended.progress, state=state, facts=extended.facts
+        )
+    except OSError as error:
+        raise UserError(f"{checkpoint.path} cannot be written: {error.strerror}") from error
+    return extended
 
 
 class Follow(Callback):
@@ -225,13 +247,11 @@ class _Launch:
         self.algorithm, self.factory, self.console = algorithm, factory, console
         self.callbacks = [*config_callbacks(config), *callbacks]
 
-    def run(
-        self, stepper: VectorStepper, checkpoint: Checkpoint | None, *, extended: bool = False
-    ) -> TrainResult:
+    def run(self, stepper: VectorStepper, checkpoint: Checkpoint | None) -> TrainResult:
         restarts = 0
         while True:
             try:
-                return self._session(stepper, extended).execute(checkpoint)
+                return self._session(stepper).execute(checkpoint)
             except EnvironmentFault as fault:
                 if restarts == self.config.max_restarts:
                     raise
@@ -244,7 +264,7 @@ class _Launch:
                 checkpoint = _read_newest(self.run_dir)
             stepper = _make_stepper(self.config, self.factory)
 
-    def _session(self, stepper: VectorStepper, extended: bool) -> Session:
+    def _session(self, stepper: VectorStepper) -> Session:
         return Session(
             self.config,
             self.run_dir,
@@ -254,7 +274,6 @@ class _Launch:
             factory=self.factory,
             callbacks=self.callbacks,
             console=self.console,
-            extended=extended,
         )
 
 

@@ -83,12 +83,10 @@ class Session:
         factory: EnvFactory | None = None,
         callbacks: Sequence[Callback] = (),
         console: Console,
-        extended: bool = False,
     ) -> None:
-        """`extended`: the budget was given anew, so a run that had stopped goes on."""
         self.config, self.run_dir, self.stepper, self.metadata = config, run_dir, stepper, metadata
         self.algorithm, self.factory, self.console = algorithm, factory, console
-        self.callbacks, self.extended = callbacks, extended
+        self.callbacks = callbacks
         self.parts = build_parts(config, stepper.spec, algorithm)
         self.checkpoints = run_dir / "checkpoints"
         self.replay = ReplayFiles(self.checkpoints, self.parts.source.storages)
@@ -107,7 +105,10 @@ class Session:
                 self.trainer = self._trainer(evaluator, interrupts)
                 result = self._run(checkpoint, resumed, interrupts)
             except BaseException as error:
-                raise self._failed(error) from error
+                told = self._failed(error)
+                if told is error:
+                    raise
+                raise told from error
             finally:
                 set_global_generators(callers_generators)
                 self.console.close()
@@ -128,9 +129,8 @@ class Session:
             return self._paused_at_once(str(pause), checkpoint if resumed else None)
         own = checkpoint if resumed else None
         self._open_files(own)
-        if own is None or self.extended:
-            # so that a run, or its new budget, can be resumed from its first instant
-            self._save(start, evaluation=own.facts["evaluation"] if own else None, best=False)
+        if own is None:  # so that a run can be resumed from its first instant
+            self._save(start, evaluation=None, best=False)
         self._record_start()
         self._tell_callbacks(start)
         self.console.start(start)
@@ -254,8 +254,6 @@ class Session:
         if resumed:
             self.trainer.load_state_dict(state["trainer"], lost=lost)
             self.trainer.last_evaluation = checkpoint.facts["evaluation"]
-            if self.extended:  # whoever gives a budget wants the run to go on
-                self.trainer.stop_reason = None
         set_global_generators(state["generators"])
 
     def _restore_source(self, checkpoint: Checkpoint, resumed: bool) -> None:
@@ -321,10 +319,9 @@ class Session:
         if not isinstance(error, RunFault) and not interrupted:
             error.add_note(kept)
             return error
-        text = f"{error} ({kept})" if str(error) else f"interrupted ({kept})"
-        explained = type(error)(text)
-        explained.__cause__ = error
-        return explained
+        if isinstance(error, RunFault):
+            return type(error)(f"{error} ({kept})")
+        return KeyboardInterrupt(f"{str(error) or 'interrupted'} ({kept})")
 
     def _paused_at_once(self, reason: str, checkpoint: Checkpoint | None) -> TrainResult:
         """Record a pause before the first step: what is on disk is where the run will go on."""
