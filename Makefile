@@ -39,7 +39,7 @@ parity: $(VENV)/.installed-dev
 	$(BIN)/python scripts/parity.py
 
 traces: $(VENV)/.installed-dev
-	$(BIN)/python tests/parity/traces.py
+	PYTHONPATH=tests $(BIN)/python tests/parity/traces.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

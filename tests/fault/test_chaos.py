@@ -1,7 +1,5 @@
 """A short version of `make chaos`: real SIGKILLs, real resumes, byte-for-byte comparison."""
 
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -9,18 +7,12 @@ from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "chaos.py"
+from loading import load_file
 
 
 @pytest.fixture(scope="module")
 def chaos() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("chaos", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file("scripts/chaos.py")
 
 
 @pytest.mark.parametrize("name", ["async, MuJoCo", "sync, nested Dict"])

@@ -1,6 +1,5 @@
 """A sample of `make hostile`: run folders that mean harm, opened by real commands."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -8,18 +7,12 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "hostile.py"
+from loading import load_file
 
 
 @pytest.fixture(scope="module")
 def hostile() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hostile", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file("scripts/hostile.py")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """What the comparisons with the reference scripts share: loading a script, and driving the package's parts."""
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from loading import load_file
 from rl_training.config import AlgorithmConfig, TrainConfig
 from rl_training.core.types import Progress, UpdateResult
 from rl_training.envs.factory import make_vector_env
@@ -24,13 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 def load_script(name: str) -> ModuleType:
     """Import `examples/<name>.py`."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(f"examples/{name}.py")
 
 
 def printed_return(name: str, folder: Path, *flags: str) -> float:

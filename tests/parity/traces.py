@@ -1,6 +1,6 @@
 """Traces of learning: what every algorithm and switch makes of its tensors, update by update.
 
-`python tests/parity/traces.py` (or `make traces`) writes `traces.json` anew; a difference that was not meant is a
+`make traces` writes `traces.json` anew; a difference that was not meant is a
 fault. Two records per case:
 
 - `float64`: two checksums per update, which every machine must reproduce to `TOLERANCE`: of all that is learned
