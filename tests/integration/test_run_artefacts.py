@@ -52,7 +52,7 @@ def test_every_promised_file_is_there(run_dir, pointed):
         folder = pointed(run_dir, pointer)
         assert {"model.safetensors", "manifest.json"} <= {path.name for path in folder.iterdir()}
     hidden = {path.name for path in run_dir.rglob(".*")}
-    assert hidden == {".lock", ".signature"}, "a temporary file was left behind"
+    assert hidden == {".lock", ".origin.json"}, "a temporary file was left behind"
 
 
 def test_the_config_is_resolved_and_reads_back(run_dir, config):

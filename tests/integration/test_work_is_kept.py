@@ -20,6 +20,7 @@ from rl_training.algorithms.base import Parts
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
+from rl_training.experiment.checkpointing import read_checkpoint
 from rl_training.experiment.runs import make_run_dir, resume, train
 from rl_training.runtime.callbacks import Callback, StopTraining, TrainingContext
 
@@ -123,6 +124,67 @@ class TestTheModelAfterAnInterruption:
         assert model.learn().agent.timesteps == 32
         assert model.learn().agent.timesteps == 64
 
+    def test_ctrl_c_while_it_is_loaded_again_does_not_begin_anew(self, config, monkeypatch):
+        """The default handler is back by then."""
+        model = PPO(config)
+        with monkeypatch.context() as patch:
+            patch.setattr("rl_training.experiment.agent.load_agent", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                model.learn()
+        assert model.agent.timesteps == 160
+        assert model.learn(32).agent.timesteps == 192
+
+    def test_an_environment_that_cannot_be_built_again_does_not_hide_the_interrupt(self, config):
+        class Once:
+            broken = False
+
+            def __call__(self, **kwargs: Any) -> gymnasium.Env:
+                if self.broken:
+                    raise OSError("the port is taken")
+                return tiny_envs.Clockwork(**kwargs)
+
+        factory = Once()
+
+        def stop() -> None:
+            factory.broken = True
+            interrupt()
+
+        model = PPO(config, env=factory)
+        with pytest.raises(KeyboardInterrupt):
+            model.learn(callbacks=[At(64, stop)])
+        factory.broken = False
+        assert model.learn(32).agent.timesteps == 96
+
+    def test_a_run_that_did_not_come_to_its_first_checkpoint_changes_nothing(self, config, monkeypatch):
+        model = PPO(config).learn(64)
+        before = weights(model)
+        with monkeypatch.context() as patch:
+            patch.setattr("rl_training.experiment.session.Session._save", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                model.learn(64)
+        assert same(weights(model), before)
+        assert model.learn(64).agent.timesteps == 128
+
+    def test_the_model_outlives_its_folder(self, config):
+        model = PPO(config).learn()
+        shutil.rmtree(config.output_dir)
+        assert model.agent.timesteps == 160
+        model.predict(np.zeros(3))
+
+    def test_a_signal_during_the_update_pauses_after_that_update(self, config):
+        class During(Callback):
+            def on_update(self, progress: Any, result: Any) -> None:
+                if progress.timesteps == 32:
+                    interrupt()
+
+        with pytest.raises(Interrupted) as stop:
+            train(config, callbacks=[During()])
+        assert stop.value.timesteps == 32
+
+
+def stopped(*_: Any, **__: Any) -> Any:
+    raise KeyboardInterrupt
+
 
 class TestInsideOfACallback:
     def test_the_context_has_the_live_agent_the_folder_and_the_facts(self, tiny, tmp_path):
@@ -215,6 +277,43 @@ class TestInsideOfACallback:
         table = rows(resume(crashed, callbacks=[Own()]).run_dir / "metrics.jsonl")
         assert [row["mine/steps"] for row in table] == [48.0, 112.0], "half of a row's numbers came before"
 
+    @pytest.mark.parametrize("event", ["on_start", "on_end"])
+    def test_a_stop_is_a_stop_in_every_event(self, tiny, event):
+        def stop(*_: Any) -> None:
+            raise StopTraining("enough")
+
+        callback = Callback()
+        setattr(callback, event, stop)
+        result = train(tiny(), callbacks=[callback])
+        assert result.metrics["global_step"] == (0 if event == "on_start" else 64)
+        assert status_of(result.run_dir) == ("stopped" if event == "on_start" else "finished")
+
+    def test_a_refused_save_is_a_fault_like_any_other(self, tiny, tmp_path):
+        (tmp_path / "taken").write_text("mine")
+        config = tiny(total_timesteps=96, checkpoint_every_timesteps=32)
+        model = PPO(config)
+        with pytest.raises(UserError) as fault:
+            model.learn(callbacks=[At(64, lambda: model.save(tmp_path / "taken"))])
+        run_dir = only_run(config)
+        assert (status_of(run_dir), (run_dir / "error.txt").exists()) == ("failed", True)
+        assert f"last good checkpoint: {last_of(run_dir)}" in fault.value.__notes__
+
+    def test_what_it_saves_has_the_statistics_of_the_wrappers(self, tiny, tmp_path):
+        def build(**_: Any) -> gymnasium.Env:
+            return gymnasium.wrappers.NormalizeObservation(tiny_envs.Clockwork())
+
+        model = PPO(tiny(total_timesteps=96), env=build)
+        model.learn(callbacks=[At(64, lambda: model.save(tmp_path / "half"))])
+        counts = []
+
+        class Count(Callback):
+            def on_start(self, context: TrainingContext) -> None:
+                (moments,) = context.agent.state["envs"]["statistics"]["0"].values()
+                counts.append(moments["count"])
+
+        PPO.load(tmp_path / "half", env=build).learn(32, callbacks=[Count()])
+        assert 30 < float(counts[-1]) < 40, "32 steps of one environment came before"
+
 
 class Halved(PPO):
     """Builds what PPO builds, and then changes it."""
@@ -258,6 +357,15 @@ class TestAClassWithItsOwnBuild:
         assert refused.code == 2
         assert "Halved" in refused.sentence
         assert resume(run_dir, algorithm=Halved).metrics["global_step"] == 64
+
+    def test_one_that_was_killed_before_its_first_checkpoint_is_known_too(self, tiny):
+        config = tiny()
+        run_dir = make_run_dir(config, algorithm=Halved)
+        with pytest.raises(UserError, match=r"was begun by .*:Halved"):
+            resume(run_dir)
+        Halved.built.clear()
+        assert resume(run_dir, algorithm=Halved).metrics["global_step"] == 64
+        assert Halved.built
 
     def test_one_without_is_as_good_as_its_parent(self, tiny):
         class Named(PPO):
@@ -466,6 +574,16 @@ class TestStopsAndBudgetsSurvive:
         with pytest.warns(UserWarning, match="max_eval_episode_steps"):
             assert resume(run_dir).metrics["global_step"] == 160
 
+    def test_an_extended_run_is_still_signed(self, tiny, monkeypatch):
+        """Also if its module is not imported again."""
+        run_dir = train(tiny(total_timesteps=64)).run_dir
+        monkeypatch.setattr("rl_training.experiment.checkpointing.module_is_imported", lambda _: False)
+        with monkeypatch.context() as patch:
+            patch.setattr("rl_training.runtime.collector.Collector.collect", self.killed)
+            with pytest.raises(Killed):
+                resume(run_dir, total_timesteps=160)
+        assert read_checkpoint(last_of(run_dir)).signed
+
     def test_the_budget_in_the_config_file_never_says_more_than_the_checkpoint(self, tiny, monkeypatch):
         run_dir = train(tiny(total_timesteps=64)).run_dir
         with monkeypatch.context() as patch:
@@ -494,7 +612,7 @@ class TestTheFirstInstant:
     def test_a_run_folder_appears_with_its_config(self, tiny):
         config = tiny()
         run_dir = make_run_dir(config)
-        assert sorted(path.name for path in run_dir.iterdir()) == [".signature", "config.yaml"]
+        assert sorted(path.name for path in run_dir.iterdir()) == [".origin.json", "config.yaml"]
         assert load_config(run_dir / "config.yaml") == config
         assert list(Path(config.output_dir).iterdir()) == [run_dir]
 
@@ -508,6 +626,19 @@ class TestTheFirstInstant:
             whole.checkpoint_path / "model.safetensors"
         ).read_bytes()
         assert status_of(run_dir) == "finished"
+
+    def test_a_run_begun_from_an_agent_begins_again_from_it(self, tiny, monkeypatch):
+        first = train(tiny(total_timesteps=64))
+        with monkeypatch.context() as patch:
+            patch.setattr("rl_training.experiment.session.Session._save", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                train(tiny(total_timesteps=128), start_from=first.checkpoint_path)
+        (killed,) = (path for path in first.run_dir.parent.iterdir() if path != first.run_dir)
+        assert resume(killed).metrics["global_step"] == 128
+        whole = train(tiny(total_timesteps=128), start_from=first.checkpoint_path)
+        assert (last_of(killed) / "model.safetensors").read_bytes() == (
+            whole.checkpoint_path / "model.safetensors"
+        ).read_bytes()
 
     def test_a_run_that_lost_its_checkpoints_is_not_begun_again(self, tiny, cli):
         """Its metrics would be lost as well."""

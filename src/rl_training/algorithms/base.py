@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 import torch
 
 from rl_training.config import AlgorithmConfig, TrainConfig
-from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.errors import ConfigError
 from rl_training.core.protocols import ExperienceSource, Learner
 from rl_training.core.types import Array, EnvSpec, State
 
@@ -54,8 +54,9 @@ class Algorithm:
         self.config = config
         self._factory = env
         self._agent: Agent | None = None
-        self._timesteps = 0
-        self._unfinished: PathLike[str] | None = None
+        self._run_dir: PathLike[str] | None = None
+        """Of the last run: its last checkpoint is read when the agent is asked for."""
+        self._unfinished = False
 
     @staticmethod
     def build(config: TrainConfig, spec: EnvSpec, device: torch.device) -> Parts:
@@ -74,37 +75,30 @@ class Algorithm:
         from rl_training.experiment import runs
 
         follow = runs.Follow(self._become)
+        callbacks = [follow, *callbacks]
         parts: dict[str, Any] = {"algorithm": type(self), "factory": self._factory}
+        paused = True  # unless it comes to its end
         try:
-            if self._unfinished is not None and total_timesteps is None:
-                result = runs.resume(self._unfinished, callbacks=[follow, *callbacks], **parts)
+            if self._unfinished and total_timesteps is None:
+                assert self._run_dir is not None
+                max_time = self.config.max_time
+                result = runs.resume(self._run_dir, max_time=max_time, callbacks=callbacks, **parts)
             else:
+                start_from = self._run_dir or (self._agent.path if self._agent is not None else None)
+                begun = self.agent.timesteps if start_from is not None else 0
                 budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
-                result = runs.train(
-                    self.config.with_overrides(total_timesteps=self._timesteps + budget),
-                    callbacks=[follow, *callbacks],
-                    start_from=self._agent.path if self._agent is not None else None,
-                    **parts,
-                )
-        except BaseException:
-            with contextlib.suppress(UserError):  # what stopped the run is worth more
-                self._settle(follow.run_dir, unfinished=True)
-            raise
-        self._settle(result.run_dir, unfinished=result.paused)
+                config = self.config.with_overrides(total_timesteps=begun + budget)
+                result = runs.train(config, callbacks=callbacks, start_from=start_from, **parts)
+            paused = result.paused
+        finally:
+            if follow.run_dir is not None:  # otherwise it did not come to its first checkpoint
+                self._run_dir, self._unfinished, self._agent = follow.run_dir, paused, None
+                with contextlib.suppress(Exception):  # now, as the folder may be gone when it is asked for
+                    self._become(self.agent)
         return self
 
     def _become(self, agent: "Agent") -> None:
         self._agent = agent
-
-    def _settle(self, run_dir: PathLike[str] | None, *, unfinished: bool) -> None:
-        """Become the agent of a run's last checkpoint; without one, stay what it was."""
-        from rl_training.experiment.agent import load_agent
-
-        if run_dir is None:
-            return
-        self._unfinished = run_dir if unfinished else None
-        self._become(load_agent(run_dir, algorithm=type(self), env=self._factory))
-        self._timesteps = self.agent.timesteps
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> tuple[Array, None]:
         """Return (action in the environment's units, None) for one observation or a batch of them."""
@@ -140,14 +134,16 @@ class Algorithm:
         model = (algorithm or ALGORITHMS[agent.config.algo])(agent.config, env=factory)
         assert isinstance(model, cls)
         model._become(agent)
-        model._timesteps = agent.timesteps
         return model
 
     @property
     def agent(self) -> "Agent":
-        """The acting part; before learning, with initial weights."""
+        """The acting part: of the last checkpoint, or of the run that goes on; at first, with initial weights."""
         if self._agent is None:
-            from rl_training.experiment.agent import new_agent
+            from rl_training.experiment.agent import load_agent, new_agent
 
-            self._agent = new_agent(self.config, algorithm=type(self), factory=self._factory)
+            if self._run_dir is not None:
+                self._agent = load_agent(self._run_dir, algorithm=type(self), env=self._factory)
+            else:
+                self._agent = new_agent(self.config, algorithm=type(self), factory=self._factory)
         return self._agent

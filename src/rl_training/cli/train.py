@@ -48,7 +48,7 @@ def print_result(result: TrainResult) -> None:
     run_dir = printable(result.run_dir)
     print()
     if result.paused:
-        print(f"Paused after {steps}: {printable(result.stop_reason)}. Checkpoint written; go on with:")
+        print(f"Paused after {steps}: {printable(result.stop_reason)}. Go on with:")
         print(f"  {command} resume {run_dir}", flush=True)
         return
     if "eval/mean_reward" in result.metrics:

@@ -84,8 +84,10 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._actions.clear()
         self._rewards.clear()
         try:
-            if self._build is not None and self._used:
-                self.rebuild()
+            if self._build is not None:
+                if self._used:
+                    self.rebuild()
+                self.action_space.seed(derived_seed(self.seed, ACTION_SPACES, self.env_index, self.episode))
             self._used = True
             if self._statistics:
                 self._settle_statistics()
@@ -121,9 +123,18 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         statistics = self._statistics_at_reset, self.wrapper_statistics()
         return Snapshot(*self.episode_state(), self._seen, paid, *statistics)
 
-    def wrapper_statistics(self) -> Statistics:
-        """Return the running statistics of the wrappers as they are now."""
+    @property
+    def statistics(self) -> Statistics:
+        """The running statistics of the wrappers as they are now."""
         return self._statistics.read()
+
+    @statistics.setter
+    def statistics(self, statistics: Statistics) -> None:
+        self._statistics.write(statistics)
+
+    def wrapper_statistics(self) -> Statistics:
+        """Return the same, for vector environments, which call methods."""
+        return self.statistics
 
     def freeze_statistics(self) -> None:
         """Let the wrappers use their running statistics without changing them, as an evaluation does."""
@@ -139,7 +150,6 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         owner.env.close()
         owner.env = self._build().unwrapped
         self._step = self.env.step
-        self.action_space.seed(derived_seed(self.seed, ACTION_SPACES, self.env_index, self.episode))
         return time.perf_counter() - started
 
     def keeps_its_world(self) -> bool:

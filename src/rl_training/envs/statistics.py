@@ -20,8 +20,8 @@ Statistics: TypeAlias = dict[str, dict[str, Any]]
 class WrapperStatistics:
     """The statistics of one environment's wrappers, such as Gymnasium's NormalizeObservation and NormalizeReward.
 
-    Any attribute of a wrapper that has a mean, a var and a count is one. They span all episodes, so they are not a
-    function of the current episode's seed and actions, and must travel with a checkpoint.
+    Any attribute of a wrapper with a mean, a var and a count that can be set is one. They span all episodes: no function
+    of the current episode's seed and actions, they must travel with a checkpoint.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -65,7 +65,16 @@ def _holders(env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, Any, Any, tupl
 
 
 def _is_running(value: Any) -> bool:
-    return all(_is_number(getattr(value, part, None)) for part in MOMENTS)
+    """Tell whether something has moments that can be read and put back; somebody's properties may refuse either."""
+    try:
+        moments = {part: getattr(value, part, None) for part in MOMENTS}
+        if not all(_is_number(moment) for moment in moments.values()):
+            return False
+        for part, moment in moments.items():
+            setattr(value, part, moment)
+    except Exception:
+        return False
+    return True
 
 
 def _is_number(value: Any) -> bool:

@@ -146,8 +146,10 @@ class VectorStepper:
             paid = np.array([new.paid for new in again]) == np.array(state["paid"])
             _warn_of_rewards(np.flatnonzero(same & ~paid).tolist())
         lost: list[int] = np.flatnonzero(~same).tolist()
+        known = _saved(state, "statistics", len(episodes))
+        if any(known):  # rewards that a replay pays otherwise may have changed them
+            self.env.set_attr("statistics", known)
         if lost:
-            known = _saved(state, "statistics", len(episodes))
             self.env.set_attr("new_statistics", [known[i] if i in lost else None for i in range(len(known))])
             self.restart(~same)
         return lost

@@ -67,15 +67,19 @@ def write_checkpoint(
     progress: Progress,
     state: Mapping[str, State],
     facts: Mapping[str, Any],
+    signed: bool = False,
 ) -> int:
-    """Write a checkpoint folder, complete under its name or not there at all; return its size in bytes."""
+    """Write a checkpoint folder, complete under its name or not there at all; return its size in bytes.
+
+    `signed`: what is written was read from a checkpoint of this user's.
+    """
     for group in FINITE_GROUPS:
         refuse_non_finite(state.get(group, {}), f"checkpoint {folder.name} was not written")
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
-        size = _write_content(temporary, config, progress, state, facts)
+        size = _write_content(temporary, config, progress, state, facts, signed)
         _replace_folder(temporary, folder)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -89,6 +93,7 @@ def _write_content(
     progress: Progress,
     state: Mapping[str, State],
     facts: Mapping[str, Any],
+    signed: bool,
 ) -> int:
     files, plain, size = {}, {}, 0
     for group, content in state.items():
@@ -109,7 +114,7 @@ def _write_content(
     }
     digest = manifest_hash(manifest)
     # what was only passed on, such as a stranger's agent in an environment of ours, is not vouched for
-    signature = sign_text(digest) if module_is_imported(config.env_id) else None
+    signature = sign_text(digest) if signed or module_is_imported(config.env_id) else None
     seal = {"sha256": digest} | ({"signature": signature} if signature is not None else {})
     return size + write_json(folder / "manifest.json", manifest | seal)
 

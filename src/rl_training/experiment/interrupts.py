@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from rl_training.core.types import Progress
+from rl_training.core.types import Progress, UpdateResult
 from rl_training.runtime.callbacks import Callback, PauseTraining
 
 T = TypeVar("T")
@@ -37,6 +37,10 @@ class Interrupts(Callback):
         """Ask for the pause; the trainer finishes its update first."""
         if self.reason is not None:
             raise PauseTraining(self.reason)
+
+    def on_update(self, progress: Progress, result: UpdateResult) -> None:
+        """Ask for it if the wish came during the update."""
+        self.on_collect(progress)
 
     def interruptible(self, work: Callable[[], T]) -> T:
         """Return what `work` returns, or raise PauseTraining as soon as a pause is asked for.
@@ -78,9 +82,7 @@ class Interrupts(Callback):
         if self.received is None:
             self.received = signum
             then = (
-                "stopping"
-                if self._at_once
-                else "a checkpoint follows this update; Ctrl-C again stops at once"
+                "stopping" if self._at_once else "a checkpoint follows the update; Ctrl-C again stops at once"
             )
             with contextlib.suppress(OSError):  # not by print, which the handler may have interrupted
                 os.write(2, f"\n{signal.Signals(signum).name}: {then}\n".encode())
@@ -92,4 +94,5 @@ class Interrupts(Callback):
     def _ask(self, reason: str) -> None:
         self.reason = self.reason or reason
         if self._at_once:
+            self._at_once = False
             raise _StopNow

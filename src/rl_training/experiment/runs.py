@@ -19,35 +19,40 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.config import TrainConfig, load_config
+from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, EnvironmentFault, UserError
 from rl_training.envs.factory import EnvFactory, make_vector_env
 from rl_training.envs.history import settle_rebuilding
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import Agent, build_parts, check_algorithm, choose_device, load_agent
+from rl_training.experiment.agent import (
+    Agent,
+    build_parts,
+    check_algorithm,
+    check_spaces,
+    choose_device,
+    load_agent,
+    own_build,
+)
 from rl_training.experiment.checkpointing import (
     Checkpoint,
     find_checkpoint,
     has_checkpoints,
     read_checkpoint,
+    read_given,
     read_newest,
     recover_aside,
     write_checkpoint,
 )
 from rl_training.experiment.console import Console
-from rl_training.experiment.files import refuse_strange_files, write_text
+from rl_training.experiment.files import refuse_strange_files
 from rl_training.experiment.locking import RunLock
 from rl_training.experiment.logging import check_tracker
 from rl_training.experiment.memory import refuse_too_large, size_text
 from rl_training.experiment.metadata import Metadata, differences, read_metadata, surroundings
+from rl_training.experiment.origin import Origin, read_origin
 from rl_training.experiment.replay import verify_replay
 from rl_training.experiment.session import Session, TrainResult, config_callbacks
-from rl_training.experiment.trust import (
-    config_is_signed,
-    refuse_foreign_module,
-    refuse_other_env,
-    sign_config,
-)
+from rl_training.experiment.trust import refuse_foreign_module, refuse_other_env
 from rl_training.runtime.callbacks import Callback, TrainingContext
 
 NOT_RESUMABLE = (
@@ -59,7 +64,9 @@ RECORDS = ("metrics.jsonl", "evaluations.jsonl")
 """What a run that has begun writes into; one with rows but no checkpoint has lost its checkpoints."""
 
 
-def make_run_dir(cfg: TrainConfig) -> Path:
+def make_run_dir(
+    cfg: TrainConfig, *, start_from: Path | None = None, algorithm: type[Algorithm] | None = None
+) -> Path:
     """Create and return `output_dir/<algo>__<env_id>__seed<seed>__<stamp>`; two runs never share one.
 
     The folder appears with its `config.yaml` inside, so that a run killed in its first instant can be begun again.
@@ -70,8 +77,8 @@ def make_run_dir(cfg: TrainConfig) -> Path:
     prepared = Path(cfg.output_dir) / f".{secrets.token_hex(8)}.tmp"
     try:
         prepared.mkdir(parents=True)
-        write_text(prepared / "config.yaml", cfg.to_yaml())
-        sign_config(prepared, cfg.env_id)
+        begun_with = None if start_from is None else str(start_from.resolve())
+        Origin(cfg, begun_with, own_build(cfg, algorithm)).write(prepared)
         return _published(prepared, Path(cfg.output_dir) / name)
     except FileExistsError:
         raise UserError(f"output_dir '{cfg.output_dir}' is a file; choose a folder") from None
@@ -102,7 +109,7 @@ def train(
     algorithm: type[Algorithm] | None = None,
     factory: EnvFactory | None = None,
     callbacks: Sequence[Callback] = (),
-    start_from: Path | None = None,
+    start_from: str | PathLike[str] | None = None,
     console: Console | None = None,
     arguments: Sequence[str] | None = None,
 ) -> TrainResult:
@@ -112,7 +119,7 @@ def train(
     """
     checkpoint = None
     if start_from is not None:
-        checkpoint = read_checkpoint(start_from)
+        checkpoint = read_given(start_from)
         check_algorithm(checkpoint, algorithm)
         verify_replay(checkpoint.path, checkpoint.facts["replay"])
     choose_device(config.device)
@@ -128,7 +135,9 @@ def train(
         for remark in config.algorithm.remarks(config.total_timesteps):
             console.notice(remark)
         _announce_memory(config, stepper, console, algorithm)
-        run_dir = make_run_dir(config)
+        run_dir = make_run_dir(
+            config, start_from=checkpoint.path if checkpoint else None, algorithm=algorithm
+        )
         metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
         launch = _Launch(config, run_dir, metadata, algorithm, factory, callbacks, console)
         with RunLock(run_dir):
@@ -161,27 +170,30 @@ def resume(
         named = Path(path).resolve() != run_dir.resolve()  # a checkpoint asked for by name is used or refused
         checkpoint = read_checkpoint(find_checkpoint(path)) if named else _where_to_go_on(run_dir)
         previous = read_metadata(run_dir)
-        config = checkpoint.config if checkpoint else load_config(run_dir / "config.yaml")
-        refuse_other_env(run_dir, config.env_id, env_id)
+        own = checkpoint or read_origin(run_dir)
+        refuse_other_env(run_dir, own.config.env_id, env_id)
         refuse_foreign_module(
             checkpoint.path if checkpoint else run_dir,
-            config.env_id,
-            signed=checkpoint.signed if checkpoint else config_is_signed(run_dir),
+            own.config.env_id,
+            signed=own.signed,
             allowed=trust_modules or env_id is not None or factory is not None,
         )
-        config = config.with_overrides(max_time=max_time)
+        config = own.config.with_overrides(max_time=max_time)
         if total_timesteps is not None:
             config = config.with_overrides(total_timesteps=total_timesteps)
         if checkpoint is not None:
             check_algorithm(checkpoint, algorithm)
             _refuse_finished(run_dir, checkpoint, config, previous, extended=total_timesteps is not None)
-            if total_timesteps is not None:
-                checkpoint = _extended(checkpoint, config)
             for difference in differences(checkpoint.facts.get("surroundings", {}), surroundings(config)):
                 warnings.warn(
                     f"{difference}: the run may not go on bit for bit as it would have", stacklevel=2
                 )
         with _threads(config), _environments(config, factory) as stepper:
+            if checkpoint is not None and total_timesteps is not None:
+                check_spaces(checkpoint, stepper.spec)
+                checkpoint = _extended(checkpoint, config)
+            if isinstance(own, Origin):
+                checkpoint = _begun_with(own, run_dir, algorithm)
             metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
             metadata.resumed(previous, checkpoint.progress.timesteps if checkpoint else 0)
             console = console or Console()
@@ -198,6 +210,22 @@ def _where_to_go_on(run_dir: Path) -> Checkpoint | None:
     return None
 
 
+def _begun_with(origin: Origin, run_dir: Path, algorithm: type[Algorithm] | None) -> Checkpoint | None:
+    """Return the checkpoint that a run which has none of its own had begun with, if it had."""
+    if origin.algorithm is not None and origin.algorithm != own_build(origin.config, algorithm):
+        name = origin.algorithm.rpartition(":")[2]
+        raise UserError(
+            f"{run_dir} was begun by {origin.algorithm}; go on with resume(path, algorithm={name})"
+        )
+    if origin.start_from is None:
+        return None
+    if not origin.signed:
+        raise UserError(f"{run_dir} has no checkpoint and is not signed by you; start it again")
+    checkpoint = read_checkpoint(Path(origin.start_from))
+    verify_replay(checkpoint.path, checkpoint.facts["replay"])
+    return checkpoint
+
+
 def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:
     """Write a new budget into the checkpoint at once, so that it is not forgotten whatever happens next.
 
@@ -209,7 +237,12 @@ def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:
     extended = replace(checkpoint, config=config, state=state)
     try:
         write_checkpoint(
-            checkpoint.path, config=config, progress=extended.progress, state=state, facts=extended.facts
+            checkpoint.path,
+            config=config,
+            progress=extended.progress,
+            state=state,
+            facts=extended.facts,
+            signed=checkpoint.signed,
         )
     except OSError as error:
         raise UserError(f"{checkpoint.path} cannot be written: {error.strerror}") from error

@@ -172,8 +172,11 @@ def verify_segments(folder: Path, listed: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _checked(entry: Mapping[str, Any]) -> Segment:
-    segment = Segment(**entry)
-    match = NAME.fullmatch(segment.name)
+    try:
+        segment = Segment(**entry)
+        match = NAME.fullmatch(segment.name)
+    except TypeError as error:
+        raise UserError(f"manifest has a segment that is none ({error}); use another checkpoint") from error
     if match is None or [int(part) for part in match.groups()[1:]] != [segment.start, segment.stop]:
         raise UserError(f"manifest names an impossible segment {segment.name!r}; use another checkpoint")
     return segment

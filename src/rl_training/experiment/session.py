@@ -142,9 +142,14 @@ class Session:
 
         def evaluate() -> Evaluation:
             evaluator.take_statistics(self.stepper)
-            return interrupts.interruptible(
-                lambda: evaluate_policy(config, evaluator, policy, config.num_eval_episodes)
-            )
+            before = global_generators()
+            try:
+                return interrupts.interruptible(
+                    lambda: evaluate_policy(config, evaluator, policy, config.num_eval_episodes)
+                )
+            except PauseTraining:
+                set_global_generators(before)  # it will be made anew, by an environment that may use them
+                raise
 
         return Trainer(
             collector,
@@ -175,9 +180,7 @@ class Session:
             algorithm=self.algorithm,
             factory=self.factory,
         )
-        context = TrainingContext(agent, self.run_dir, self.config, start, trainer.log)
-        for callback in self.callbacks:
-            callback.on_start(context)
+        trainer.begin(TrainingContext(agent, self.run_dir, self.config, start, trainer.log))
 
     def _begin(self, checkpoint: Checkpoint | None, resumed: bool) -> Progress:
         """Bring everything to the state of the checkpoint, or to the start; return the progress made so far."""
@@ -236,13 +239,12 @@ class Session:
         assert isinstance(policy, torch.nn.Module)
         restore_model(policy, state["model"], checkpoint.path)
         self.parts.learner.load_state_dict(state)
-        if "trainer" not in state:  # a saved agent that never was in a run
-            self.stepper.reset()
+        if "trainer" not in state:  # saved by hand: what was learned, and perhaps where the environments were
+            self.stepper.resume(self._fitting_envs(state))
             return
-        same_envs = len(state["envs"].get("episodes", ())) == self.stepper.spec.num_envs
         self._restore_source(checkpoint, resumed)
         self.stepper.change_seed(checkpoint.progress.timesteps)
-        lost = self.stepper.resume(state["envs"] if same_envs else {})
+        lost = self.stepper.resume(self._fitting_envs(state))
         self.parts.source.forget(lost)
         self.parts.learner.explorer.forget(lost)
         if lost and resumed and self.stepper.resumable:
@@ -255,6 +257,11 @@ class Session:
             self.trainer.load_state_dict(state["trainer"], lost=lost)
             self.trainer.last_evaluation = checkpoint.facts["evaluation"]
         set_global_generators(state["generators"])
+
+    def _fitting_envs(self, state: dict[str, State]) -> State:
+        """Return the saved environments, nothing if their number was another."""
+        envs = state.get("envs", {})
+        return envs if len(envs.get("episodes", ())) == self.stepper.spec.num_envs else {}
 
     def _restore_source(self, checkpoint: Checkpoint, resumed: bool) -> None:
         """Restore what the source remembers; an agent saved apart from its run has no replay data to bring."""
@@ -303,7 +310,7 @@ class Session:
 
     def _failed(self, error: BaseException) -> BaseException:
         """Record the end in the metadata, and add to the message where the last good state is."""
-        if isinstance(error, UserError):  # the checkpoint does not fit: nothing was touched
+        if isinstance(error, UserError) and self.files is None:  # it does not fit: nothing was touched
             return error
         interrupted = isinstance(error, KeyboardInterrupt)
         if not interrupted:

@@ -14,10 +14,8 @@ import sys
 from pathlib import Path
 
 from rl_training.core.errors import UserError
-from rl_training.experiment.files import write_text
 
 KEY_BYTES = 32
-SIGNATURE = ".signature"
 
 
 def sign_text(text: str) -> str | None:
@@ -32,23 +30,6 @@ def is_signed(text: str, signature: object) -> bool:
         return False
     key = _read_key()
     return key is not None and hmac.compare_digest(_signature(key, text), signature)
-
-
-def sign_config(run_dir: Path, env_id: str) -> None:
-    """Put a signature beside the `config.yaml` of a run that has no signed checkpoint yet, if it names a module."""
-    if ":" in env_id and module_is_imported(env_id):
-        signature = sign_text((run_dir / "config.yaml").read_text(encoding="utf-8"))
-        if signature is not None:
-            write_text(run_dir / SIGNATURE, signature + "\n")
-
-
-def config_is_signed(run_dir: Path) -> bool:
-    """Return whether the `config.yaml` of a run is as this user's run was begun with."""
-    try:
-        text = (run_dir / "config.yaml").read_text(encoding="utf-8")
-        return is_signed(text, (run_dir / SIGNATURE).read_text(encoding="utf-8").strip())
-    except (OSError, UnicodeDecodeError):
-        return False
 
 
 def module_is_imported(env_id: str) -> bool:

@@ -119,3 +119,7 @@ class TimeLimit(Callback):
         """Look at the clock."""
         if time.monotonic() >= self._deadline:
             raise PauseTraining(f"time limit of {self.seconds:g} s reached")
+
+    def on_update(self, progress: Progress, result: UpdateResult) -> None:
+        """Look at the clock again: an update may take long, too."""
+        self.on_collect(progress)

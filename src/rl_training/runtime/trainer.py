@@ -1,5 +1,6 @@
 """The one training loop: collect, update, and the jobs that are due. No algorithm's mathematics."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 from rl_training.core.errors import RunFault
 from rl_training.core.protocols import Evaluate, ExperienceSource, Learner, Logger, SaveCheckpoint
 from rl_training.core.types import Progress, State, UpdateResult
-from rl_training.runtime.callbacks import Callback, PauseTraining, StopTraining
+from rl_training.runtime.callbacks import Callback, PauseTraining, StopTraining, TrainingContext
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.metrics import MetricMeans, first_non_finite
 
@@ -86,6 +87,10 @@ class Trainer:
         self._elapsed_before = 0.0
         self._started, self._started_timesteps = time.monotonic(), 0
 
+    def begin(self, context: TrainingContext) -> None:
+        """Tell the callbacks what they belong to; one that stops the run here leaves it its last evaluation."""
+        self._notify("on_start", context)
+
     def fit(self, progress: Progress) -> Progress:
         """Train from `progress` until the budget is used up or a callback stops the run."""
         self.progress = progress
@@ -109,7 +114,8 @@ class Trainer:
                 self._refuse_non_finite(result, self.progress)
             self._run_due_jobs()
         for callback in self.callbacks:
-            callback.on_end(self.progress)
+            with contextlib.suppress(StopTraining):  # it has
+                callback.on_end(self.progress)
         return self.progress
 
     @property
