@@ -433,6 +433,21 @@ class TestAnEvaluationThatNeverEnds:
             assert paths[0].exists() == paths[1].exists()
             assert not paths[0].exists() or paths[0].read_bytes() == paths[1].read_bytes()
 
+    def test_it_leaves_the_global_generators_as_they_were(self, tiny, tmp_path):
+        """An environment may use them, and the evaluation is made anew."""
+        found = []
+        for factory, callbacks in (
+            (HangInEvaluation(signal.SIGTERM), []),
+            (tiny_envs.Clockwork, [At(64, interrupt)]),
+        ):
+            config = tiny(total_timesteps=160, rebuild_envs="off", eval_every_timesteps=64)
+            config = config.with_overrides(output_dir=str(tmp_path / str(len(found))))
+            with pytest.raises(Interrupted):
+                train(config, factory=factory, callbacks=callbacks)
+            manifest = json.loads((last_of(only_run(config)) / "manifest.json").read_text(encoding="utf-8"))
+            found.append(manifest["state"]["generators"]["numpy"])
+        assert found[0] == found[1]
+
     def test_a_time_limit_ends_it_too(self, tiny, rows):
         config = tiny(env_id="tiny_envs:Endless-v0", total_timesteps=64, max_time=1.0)
         started = time.monotonic()
@@ -482,6 +497,7 @@ class HangingEnv(tiny_envs.Clockwork):
         self.signum = signum
 
     def step(self, action: Any) -> Any:
+        np.random.random()
         if self.time == 3:
             os.kill(os.getpid(), self.signum)
             time.sleep(30)

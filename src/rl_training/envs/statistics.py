@@ -20,8 +20,8 @@ Statistics: TypeAlias = dict[str, dict[str, Any]]
 class WrapperStatistics:
     """The statistics of one environment's wrappers, such as Gymnasium's NormalizeObservation and NormalizeReward.
 
-    Any attribute of a wrapper with a mean, a var and a count that can be set is one. They span all episodes: no function
-    of the current episode's seed and actions, they must travel with a checkpoint.
+    Any attribute of a wrapper with a mean, a var and a count that can be set is one. They span all episodes, so they
+    must travel with a checkpoint: they are no function of the current episode's seed and actions.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
