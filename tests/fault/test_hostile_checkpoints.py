@@ -590,10 +590,11 @@ def test_a_config_that_asks_for_all_memory_is_refused(attempt, case, door):
         attempt(edit(change), door, codes=(0, 2) if door == "load" and "num_" in case else (2,))
 
 
-def test_a_network_larger_than_its_weights_is_never_built(run_dir):
-    """64 GB, of widths that are each allowed: refused by reading alone."""
-    edit(lambda manifest: manifest["config"]["algorithm"].update(hidden_sizes=[2**14] * 64))(run_dir)
-    with pytest.raises(UserError, match="hidden_sizes ask for"):
+@pytest.mark.parametrize("widths", [[2**14] * 64, [2**14], [8] * 64])
+def test_a_network_larger_than_its_weights_is_never_built(run_dir, widths):
+    """Up to 64 GB, of widths that are each allowed: refused by reading alone."""
+    edit(lambda manifest: manifest["config"]["algorithm"].update(hidden_sizes=widths))(run_dir)
+    with pytest.raises(UserError, match="hidden_sizes a"):
         read_checkpoint(checkpoint(run_dir))
 
 

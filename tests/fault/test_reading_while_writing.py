@@ -21,7 +21,7 @@ from rl_training.experiment.files import refuse_strange_files
 from rl_training.experiment.runs import resume, train
 
 CONFIG = TrainConfig(
-    algo="ppo", env_id="CartPole-v1", total_timesteps=10**9, algorithm=PPOConfig(hidden_sizes=(4,))
+    algo="ppo", env_id="CartPole-v1", total_timesteps=10**9, algorithm=PPOConfig(hidden_sizes=(50,))
 )
 FACTS = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}
 

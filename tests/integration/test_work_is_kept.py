@@ -119,6 +119,22 @@ class TestTheModelAfterAnInterruption:
         assert model.agent.timesteps == 64
         assert f"last good checkpoint: {last_of(only_run(config))}" in fault.value.__notes__
 
+    def test_a_pause_in_the_first_reset_is_gone_on_with(self, tiny):
+        class SlowStart(tiny_envs.Clockwork):
+            seconds = 1.0
+
+            def reset(self, **kwargs: Any) -> Any:
+                time.sleep(self.seconds)
+                return super().reset(**kwargs)
+
+        config = tiny(total_timesteps=64, max_time=0.4, rebuild_envs="off")
+        model = PPO(config, env=SlowStart).learn()
+        run_dir = only_run(config)
+        assert status_of(run_dir) == "paused"
+        SlowStart.seconds = 0.0
+        assert model.learn().agent.timesteps == 64
+        assert (only_run(config), status_of(run_dir)) == (run_dir, "finished")
+
     def test_a_pause_by_the_clock_is_gone_on_with(self, tiny):
         model = PPO(tiny(env_id="tiny_envs:Slow-v0", total_timesteps=64, max_time=0.4))
         assert model.learn().agent.timesteps == 32
@@ -589,6 +605,23 @@ class TestStopsAndBudgetsSurvive:
             resume(run_dir, total_timesteps=160, factory=HangIn("step"))
         with pytest.warns(UserWarning, match="max_eval_episode_steps"):
             assert resume(run_dir).metrics["global_step"] == 160
+
+    def test_a_stopped_run_whose_extension_is_killed_goes_on(self, tiny, monkeypatch):
+        config = tiny(total_timesteps=320, eval_every_timesteps=32, stop_at_reward=0.0)
+        run_dir = train(config).run_dir
+        with monkeypatch.context() as patch:
+            patch.setattr("rl_training.experiment.runs._environments", self.killed)
+            with pytest.raises(Killed):
+                resume(run_dir, total_timesteps=64)
+        assert status_of(run_dir) == "stopped"
+        assert resume(run_dir).metrics["global_step"] == 64
+
+    def test_a_budget_that_is_spent_already_is_refused(self, tiny):
+        config = tiny(total_timesteps=160, checkpoint_every_timesteps=32)
+        with pytest.raises(KeyboardInterrupt):
+            train(config, callbacks=[At(96, interrupt)])
+        with pytest.raises(UserError, match="has made 96 steps already; give --total-timesteps 96 or more"):
+            resume(only_run(config), total_timesteps=64)
 
     def test_an_extended_run_is_still_signed(self, tiny, monkeypatch):
         """Also if its module is not imported again."""

@@ -56,7 +56,7 @@ class Algorithm:
         self._agent: Agent | None = None
         self._run_dir: PathLike[str] | None = None
         """Of the last run: its last checkpoint is read when the agent is asked for."""
-        self._unfinished = False
+        self._unfinished: PathLike[str] | None = None
 
     @staticmethod
     def build(config: TrainConfig, spec: EnvSpec, device: torch.device) -> Parts:
@@ -79,10 +79,9 @@ class Algorithm:
         parts: dict[str, Any] = {"algorithm": type(self), "factory": self._factory}
         paused = True  # unless it comes to its end
         try:
-            if self._unfinished and total_timesteps is None:
-                assert self._run_dir is not None
+            if self._unfinished is not None and total_timesteps is None:
                 max_time = self.config.max_time
-                result = runs.resume(self._run_dir, max_time=max_time, callbacks=callbacks, **parts)
+                result = runs.resume(self._unfinished, max_time=max_time, callbacks=callbacks, **parts)
             else:
                 start_from = self._run_dir or (self._agent.path if self._agent is not None else None)
                 begun = self.agent.timesteps if start_from is not None else 0
@@ -90,9 +89,11 @@ class Algorithm:
                 config = self.config.with_overrides(total_timesteps=begun + budget)
                 result = runs.train(config, callbacks=callbacks, start_from=start_from, **parts)
             paused = result.paused
+            self._unfinished = result.run_dir if paused else None  # perhaps before its first checkpoint
         finally:
             if follow.run_dir is not None:  # otherwise it did not come to its first checkpoint
-                self._run_dir, self._unfinished, self._agent = follow.run_dir, paused, None
+                self._run_dir, self._agent = follow.run_dir, None
+                self._unfinished = follow.run_dir if paused else None
                 with contextlib.suppress(Exception):  # now, as the folder may be gone when it is asked for
                     self._become(self.agent)
         return self

@@ -265,6 +265,11 @@ def _refuse_larger_network(config: TrainConfig, weights: Mapping[str, Tensor]) -
     """Refuse a network that has more weights than are stored, before it is built: it may be larger than the memory."""
     widths = getattr(config.algorithm, "hidden_sizes", ())
     needed, stored = sum(map(mul, widths, widths[1:])), sum(tensor.numel() for tensor in weights.values())
+    foreign = set(widths).difference(*(tensor.shape for tensor in weights.values()))
+    if foreign:
+        raise ValueError(
+            f"hidden_sizes are {list(widths)}, and no stored weight has a side of {max(foreign)}"
+        )
     if needed > stored:
         raise ValueError(f"hidden_sizes ask for {needed} weights or more, and {stored} are stored")
 
@@ -464,7 +469,8 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     if (given / "manifest.json").is_file():
         return given
     if given.name in POINTERS and not given.is_dir():
-        checkpoints = given.parent if given.parent.name == "checkpoints" else given.parent / "checkpoints"
+        inside = given.absolute().parent.name == "checkpoints"
+        checkpoints = given.parent if inside else given.parent / "checkpoints"
         return _follow(checkpoints, given.name, path)
     if (given / "checkpoints").is_dir():
         return _follow(given / "checkpoints", "last", path)

@@ -12,6 +12,8 @@ from rl_training.core.types import Progress, UpdateResult
 from rl_training.runtime.callbacks import Callback, PauseTraining
 
 T = TypeVar("T")
+MAX_ALARM = 1e8
+"""Three years: more seconds than that some systems do not count."""
 
 
 class _StopNow(BaseException):
@@ -65,7 +67,7 @@ class Interrupts(Callback):
                 self._before[signum] = signal.signal(signum, self._signalled)
             if self.max_time is not None and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
                 self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._rung)
-                signal.setitimer(signal.ITIMER_REAL, self.max_time)
+                signal.setitimer(signal.ITIMER_REAL, min(self.max_time, MAX_ALARM))
         return self
 
     def __exit__(

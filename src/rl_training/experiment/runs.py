@@ -28,7 +28,6 @@ from rl_training.experiment.agent import (
     Agent,
     build_parts,
     check_algorithm,
-    check_spaces,
     choose_device,
     load_agent,
     own_build,
@@ -184,14 +183,13 @@ def resume(
         if checkpoint is not None:
             check_algorithm(checkpoint, algorithm)
             _refuse_finished(run_dir, checkpoint, config, previous, extended=total_timesteps is not None)
+            if total_timesteps is not None:
+                checkpoint = _extended(checkpoint, config)
             for difference in differences(checkpoint.facts.get("surroundings", {}), surroundings(config)):
                 warnings.warn(
                     f"{difference}: the run may not go on bit for bit as it would have", stacklevel=2
                 )
         with _threads(config), _environments(config, factory) as stepper:
-            if checkpoint is not None and total_timesteps is not None:
-                check_spaces(checkpoint, stepper.spec)
-                checkpoint = _extended(checkpoint, config)
             if isinstance(own, Origin):
                 checkpoint = _begun_with(own, run_dir, algorithm)
             metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
@@ -329,7 +327,8 @@ def _announce_memory(
 
 def _run_of(path: Path) -> Path:
     """Return the run folder that a run, a checkpoint of it, or `last`/`best` of it belongs to."""
-    for candidate in (path, path.parent, path.parent.parent):
+    whole = path.absolute()  # `.` has no parents to look at
+    for candidate in (path, path.parent, path.parent.parent, whole.parent, whole.parent.parent):
         if (candidate / "metadata.json").is_file() or has_checkpoints(candidate):
             return candidate
     if (path / "config.yaml").is_file() and not (path / "manifest.json").exists():
@@ -342,15 +341,16 @@ def _refuse_finished(
     run_dir: Path, checkpoint: Checkpoint, config: TrainConfig, previous: dict[str, Any], *, extended: bool
 ) -> None:
     done, total, status = checkpoint.progress.timesteps, config.total_timesteps, previous.get("status")
-    if done >= total and status in (
-        "finished",
-        "stopped",
-    ):  # a run killed in its last second still lacks its end
+    # a run killed in its last second still lacks its end, whatever its checkpoint says
+    if done >= total and status in ("finished", "stopped"):
         raise UserError(
             f"{run_dir} is finished ({done:,} of {total:,} steps); extend it with --total-timesteps N"
         )
-    if status == "stopped" and not extended:
-        reason = previous.get("stop_reason")
+    if extended and total < done:
+        raise UserError(f"{run_dir} has made {done:,} steps already; give --total-timesteps {done} or more")
+    # the checkpoint knows of an extension that the metadata has not heard of yet
+    reason = checkpoint.state.get("trainer", {}).get("stop_reason", previous.get("stop_reason"))
+    if status == "stopped" and reason is not None and not extended:
         raise UserError(
             f"{run_dir} is finished ({reason}); to go on all the same, give --total-timesteps {total}"
         )

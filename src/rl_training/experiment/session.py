@@ -288,11 +288,11 @@ class Session:
             "best_checkpoint": self.best_checkpoint,
             "spaces": describe_spaces(self.stepper.spec),
             "algorithm": own_build(self.config, self.algorithm),
-            "log_positions": self.files.positions(),
             "surroundings": surroundings(self.config),
         }
         try:
             self.checkpoints.mkdir(exist_ok=True)
+            facts["log_positions"] = self.files.positions()
             facts["replay"] = self.replay.save(name)  # first: a manifest lists only what is there
             size = write_checkpoint(
                 self.checkpoints / name, config=self.config, progress=progress, state=state, facts=facts

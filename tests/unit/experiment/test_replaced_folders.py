@@ -19,7 +19,7 @@ from rl_training.experiment.checkpointing import (
     write_checkpoint,
 )
 
-CONFIG = TrainConfig(algo="ppo", env_id="CartPole-v1", algorithm=PPOConfig(hidden_sizes=(2,)))
+CONFIG = TrainConfig(algo="ppo", env_id="CartPole-v1", algorithm=PPOConfig(hidden_sizes=(3,)))
 SPACES = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}
 CHANGES = ("replace", "mkdir", "unlink", "rmdir", "fsync")
 
