@@ -356,7 +356,7 @@ RESUMED = [
         damage_all,
     ),
     Fault(
-        "there is no checkpoint at all",
+        "its checkpoints are gone, its metrics are not",
         "resume RUN",
         ("error: RUN has no checkpoint to go on from",),
         2, "the run",
