@@ -911,7 +911,7 @@ the run goes on.
 from within:
 
 - *Nothing in it is executed.* Checkpoints are safetensors and JSON. The working folder is searched for modules
-  last, and only for that of an environment named `module:Id` which is installed nowhere.
+  last, and not before the module of an environment named `module:Id` is found nowhere else.
 - *A module that it names is not imported unasked.* A run may name its environment as `module:Id`. What you write is
   signed with a key of yours (`~/.local/state/rl_training/key`, or below `$XDG_STATE_HOME`), so that your own runs
   need no word. For a run of somebody else, of another machine of yours, or one that was changed since, say

@@ -131,6 +131,7 @@ class Trainer:
         now = self.progress.timesteps
         if self._ended_at is None:  # saved when evaluations still came before every checkpoint
             self._ended_at = now
+        times = self._times()  # before jobs that take long: steps per second are of training
         last = self._ending and self._ended_at != now
         checkpoint_due = self._checkpoint_due.due(now) or last
         if self.pause_reason is not None:
@@ -151,7 +152,7 @@ class Trainer:
             if self._ending:  # the evaluation itself may have stopped the run
                 self._ended_at = now
         if self._log_due.due(now) or evaluate_due:
-            self.logger.log(self._row(), now)
+            self.logger.log(times | self._row(), now)
         paused, ended = self.pause_reason is not None, evaluate_due and self._ending
         if improved or paused or ended or (checkpoint_due and not evaluate_due):
             self._checkpoint(improved)
@@ -173,17 +174,19 @@ class Trainer:
                 "learning_rate or normalised observations and rewards may help"
             )
 
-    def _row(self) -> dict[str, float]:
+    def _times(self) -> dict[str, float]:
         progress, elapsed = self.progress, time.monotonic() - self._started
-        row = {
+        return {
             "time/total_timesteps": float(progress.timesteps),
             "time/iterations": float(progress.updates),
             "time/episodes": float(self.collector.episodes.total_episodes),
             "time/time_elapsed": self._elapsed_before + elapsed,
             "time/fps": (progress.timesteps - self._started_timesteps) / max(elapsed, 1e-9),
         }
-        row |= self.collector.episodes.means() | self.metrics.drain()
-        if self.last_evaluation is not None and self._evaluated_at == progress.timesteps:
+
+    def _row(self) -> dict[str, float]:
+        row = self.collector.episodes.means() | self.metrics.drain()
+        if self.last_evaluation is not None and self._evaluated_at == self.progress.timesteps:
             row |= {f"eval/{name}": self.last_evaluation[name] for name in EVALUATION_COLUMNS}
         return row | self.own_metrics.drain()
 
