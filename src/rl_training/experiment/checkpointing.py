@@ -254,24 +254,25 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise ValueError("there is no model in it")
         facts = _checked_facts(manifest["facts"])
         if facts["algorithm"] is None:  # otherwise nobody but its class knows what it builds
-            _refuse_larger_network(config, tensors.get("model", {}))
+            _refuse_larger_network(path, config, tensors.get("model", {}))
         for group in FINITE_GROUPS:
             refuse_non_finite(state.get(group, {}), f"checkpoint {path} cannot be used", UserError)
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
         return Checkpoint(path, config, progress, state, facts, signed)
 
 
-def _refuse_larger_network(config: TrainConfig, weights: Mapping[str, Tensor]) -> None:
+def _refuse_larger_network(path: Path, config: TrainConfig, weights: Mapping[str, Tensor]) -> None:
     """Refuse a network that has more weights than are stored, before it is built: it may be larger than the memory."""
     widths = getattr(config.algorithm, "hidden_sizes", ())
     needed, stored = sum(map(mul, widths, widths[1:])), sum(tensor.numel() for tensor in weights.values())
     foreign = set(widths).difference(*(tensor.shape for tensor in weights.values()))
     if foreign:
-        raise ValueError(
-            f"hidden_sizes are {list(widths)}, and no stored weight has a side of {max(foreign)}"
-        )
-    if needed > stored:
-        raise ValueError(f"hidden_sizes ask for {needed} weights or more, and {stored} are stored")
+        problem = f"hidden_sizes are {list(widths)}, and no stored weight has a side of {max(foreign)}"
+    elif needed > stored:
+        problem = f"hidden_sizes ask for {needed} weights or more, and {stored} are stored"
+    else:
+        return
+    raise UserError(f"{path} does not fit the network's settings: {problem}")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
