@@ -271,8 +271,10 @@ def escapes(manifest: dict[str, Any]) -> None:
 
 
 def stopped(arena: Arena) -> None:
-    """Say things in the metadata that a terminal would obey."""
-    arena.put("metadata.json", json.dumps({"status": "stopped", "stop_reason": "\x1b[2J\n\x1b]0;owned\x07"}))
+    """Say things that a terminal would obey as the reason why the run has ended."""
+    reason = "\x1b[2J\n\x1b]0;owned\x07"
+    arena.put("metadata.json", json.dumps({"status": "stopped", "stop_reason": reason}))
+    arena.forge(lambda manifest: manifest["state"]["trainer"].update(stop_reason=reason))
 
 
 def segment_outside(manifest: dict[str, Any]) -> None:
@@ -374,7 +376,7 @@ def kinds() -> list[Kind]:
         refused("a network without end", lambda a: a.forge(
             lambda m: m["config"]["algorithm"].update(hidden_sizes=[2**14] * 64))),
         refused("escape sequences in the manifest", lambda a: a.forge(escapes)),
-        Kind("escape sequences in the metadata", stopped, resume_code=2),
+        Kind("escape sequences in the reason of a stop", stopped, resume_code=2),
         Kind("rows of nonsense in the logs", lambda a: (
             a.put("metrics.jsonl", b"{}\n\xff\n[]\n" * 3), a.put("evaluations.jsonl", b"{}\n\xff\n" * 3),
             a.forge(lambda m: m["facts"]["log_positions"].update({"metrics.jsonl": 24, "evaluations.jsonl": 15})))),
