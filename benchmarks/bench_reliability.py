@@ -21,7 +21,7 @@ from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import build_parts
 from rl_training.experiment.files import write_text
 from rl_training.experiment.runs import train
-from rl_training.runtime.collector import Collector
+from rl_training.runtime.sampler import LocalSampler
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAININGS = 5
@@ -52,7 +52,7 @@ class Training:
         parts = build_parts(config, self.stepper.spec)
         self.learner, self.source = parts.learner, parts.source
         self.progress = Progress(total_timesteps=config.total_timesteps)
-        self.collector = Collector(self.stepper, parts.learner.explorer, parts.source)
+        self.collector = LocalSampler(self.stepper, parts.actor.explorer, parts.source)
         self.stepper.reset()
 
     def iterate(self) -> float:

@@ -65,6 +65,13 @@ class CheckedConfig:
 class AlgorithmConfig(CheckedConfig):
     """Base of every algorithm's settings; each lives beside its algorithm."""
 
+    encoder: str = "auto"
+    """What turns observations into features: auto, flat (their numbers side by side), or module:Name of your own."""
+    encoder_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments for the encoder's constructor, as a YAML map."""
+    features_dim: int = 256
+    """How many features an encoder is asked for; flat has as many as there are numbers."""
+
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         return []

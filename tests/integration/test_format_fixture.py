@@ -21,7 +21,7 @@ def test_format_1_loads_and_acts_as_it_did(name: str) -> None:
     obs = np.array(EXPECTED["observations"], np.float32)
     assert agent.timesteps == EXPECTED["timesteps"]
     assert agent.predict(obs).tolist() == EXPECTED["actions"]
-    np.testing.assert_allclose(agent.policy.values_numpy(obs), EXPECTED["values"], rtol=1e-5)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(agent.policy.values(obs), EXPECTED["values"], rtol=1e-5)  # type: ignore[attr-defined]
     assert len(set(EXPECTED["actions"])) == 2, "one action for everything would prove little"
 
 

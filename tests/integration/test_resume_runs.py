@@ -182,7 +182,7 @@ def test_returns_in_progress_go_on(tiny, rows):
     config = tiny(env_id="tiny_envs:Still-v0", total_timesteps=960, normalize_reward=True, learning_rate=1e-2)
     whole = train(config).run_dir
     run_dir = train(config, callbacks=[StopAt(128)]).run_dir
-    unfinished = manifest(run_dir / "checkpoints" / "step_128")["state"]["trainer"]["episodes"]
+    unfinished = manifest(run_dir / "checkpoints" / "step_128")["state"]["trainer"]["sampler"]
     assert unfinished["lengths"] == [64, 64]
     resume(run_dir)
     assert_same_run(run_dir, whole, rows)

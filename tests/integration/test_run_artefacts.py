@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from rl_training.algorithms import PPO
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import UserError
-from rl_training.experiment.checkpointing import split_state
+from rl_training.core.state import split_state
 from rl_training.experiment.logging import WALL_CLOCK
 from rl_training.experiment.runs import train
 from rl_training.runs import make_run_dir

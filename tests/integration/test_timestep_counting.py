@@ -12,7 +12,7 @@ from rl_training.envs import make_vector_env
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import build_parts
 from rl_training.experiment.runs import train
-from rl_training.runtime.collector import Collector
+from rl_training.runtime.sampler import LocalSampler
 
 
 class Ledger:
@@ -44,17 +44,18 @@ def test_native_next_step_autoreset_counts_no_dead_row(tiny, num_envs):
     stepper = VectorStepper(make_vector_env(config), seed=config.seed)
     parts = build_parts(config, stepper.spec)
     ledger = Ledger(num_envs)
-    collector = Collector(stepper, parts.learner.explorer, ledger)
+    sampler = LocalSampler(stepper, parts.actor.explorer, ledger)
     stepper.reset()
-    counted = collector.collect(100, None) + collector.collect(60, None)
+    collected = [sampler.collect(100, None), sampler.collect(60, None)]
+    counted = sum(part.timesteps for part in collected)
+    episodes = [episode for part in collected for episode in part.episodes]
     stepper.close()
     assert ledger.dead_rows >= num_envs  # otherwise this test would say nothing
     assert counted == 160 * num_envs - ledger.dead_rows
     assert counted == sum(ledger.finished) + ledger.running.sum()
-    assert [episode.length for episode in collector.episodes.recent] == ledger.finished[-100:]
+    assert [episode.length for episode in episodes] == ledger.finished
     # CartPole pays 1 for every true step, so a dead row would show as a return that differs from the length
-    assert all(episode.total_reward == episode.length for episode in collector.episodes.recent)
-    assert collector.episodes.total_episodes == len(ledger.finished)
+    assert all(episode.total_reward == episode.length for episode in episodes)
 
 
 @pytest.mark.parametrize("num_envs", [1, 2, 4])

@@ -69,8 +69,8 @@ def train(
 def q_values(model: Algorithm, obs: Any) -> Any:
     policy: Any = model.agent.policy
     with torch.no_grad():
-        features = policy.features(torch.as_tensor(np.asarray(obs, np.float32))[None])
-        return policy.values(policy.network(features))[0].numpy()
+        features = policy.prepare(torch.as_tensor(np.asarray(obs, np.float32))[None])
+        return policy.action_values(policy.network(features))[0].numpy()
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -107,7 +107,7 @@ def test_a2c_does_not_take_a_time_limit_for_death(tmp_path: Path) -> None:
     settings = {"learning_rate": 7e-3, "learning_rate_schedule": "linear", "gamma": GAMMA}
     model = train("a2c", probe.ConstantRewardTimeLimit, tmp_path, 30_000, **settings)
     policy: Any = model.agent.policy
-    assert policy.values_numpy(probe.ZERO[None])[0] == pytest.approx(1 / (1 - GAMMA), rel=0.05)
+    assert policy.values(probe.ZERO[None])[0] == pytest.approx(1 / (1 - GAMMA), rel=0.05)
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)

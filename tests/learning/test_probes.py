@@ -48,7 +48,7 @@ def train(env: Callable[..., gymnasium.Env[Any, Any]], folder: Path, timesteps: 
 
 def value(model: PPO, obs: Any) -> float:
     batch: ObsArray = batched(model.agent.spec.observation_space, obs)[0]
-    return float(model.agent.policy.values_numpy(batch)[0])  # type: ignore[attr-defined]
+    return float(model.agent.policy.values(batch)[0])  # type: ignore[attr-defined]
 
 
 def test_one_step_reward_has_value_one(tmp_path: Path) -> None:

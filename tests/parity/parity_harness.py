@@ -17,7 +17,8 @@ from rl_training.core.types import Progress, UpdateResult
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import build_parts
-from rl_training.runtime.collector import Collector
+from rl_training.runtime.metrics import RecentEpisodes
+from rl_training.runtime.sampler import LocalSampler
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,13 +60,15 @@ class Driven:
         parts = build_parts(config, self.stepper.spec)
         self.learner: Any = parts.learner
         self.source: Any = parts.source
-        self.collector = Collector(self.stepper, self.learner.explorer, self.source)
+        self.sampler = LocalSampler(self.stepper, parts.actor.explorer, self.source)
         self.progress = Progress(total_timesteps=config.total_timesteps)
+        self.episodes = RecentEpisodes()
         self.stepper.reset()
 
     def collect(self) -> None:
-        counted = self.collector.collect(self.source.steps_per_collect, self.progress)
-        self.progress = self.progress.advanced(timesteps=counted)
+        collected = self.sampler.collect(self.source.steps_per_collect, self.progress)
+        self.progress = self.progress.advanced(timesteps=collected.timesteps)
+        self.episodes.add(collected.episodes)
 
     def updates(self) -> Iterator[UpdateResult]:
         """Spend the budget; yield what each update said, before the next one changes anything."""

@@ -93,7 +93,7 @@ def test_same_seed_gives_the_same_parameters_after_several_updates(
     assert parts.stepper.truncations > 10, "the comparison must cover truncated episodes"
     assert sum(clipped) > 10, "the comparison must cover clipped gradients"
     assert settings == PLAIN or clipped.count(False) > 10, "and gradients below the limit"
-    assert parts.collector.episodes.means()["rollout/ep_rew_mean"] == mean_return
+    assert parts.episodes.means()["rollout/ep_rew_mean"] == mean_return
     initial = script.Agent(4, 2, torch.Generator().manual_seed(args.seed))
     assert min(moves(parameters_of(agent), parameters_of(initial))) > 1e-2, "nothing was learned"
     assert_close(package_parameters(parts.learner), parameters_of(agent), atol=1e-8)

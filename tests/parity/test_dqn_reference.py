@@ -123,7 +123,7 @@ def test_same_seed_gives_the_same_parameters_after_several_updates(
     assert parts.stepper.truncations > 10, "the comparison must cover truncated episodes"
     assert (parts.source.buffer.total_rows > args.buffer_size) == (name == "small-buffer-slow-target")
     assert parts.learner.explorer.epsilon(parts.progress) == pytest.approx(args.exploration_final_eps)
-    assert parts.collector.episodes.means()["rollout/ep_rew_mean"] == mean_return
+    assert parts.episodes.means()["rollout/ep_rew_mean"] == mean_return
     initial = script.q_network(4, 2, torch.Generator().manual_seed(args.seed))
     assert min(moves(parameters_of(network), parameters_of(initial))) > 1e-2, "nothing was learned"
     assert_close(package_parameters(parts.learner), parameters_of(network), atol=1e-8)

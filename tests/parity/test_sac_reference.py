@@ -40,7 +40,7 @@ def package(args: Any) -> Package:
 
 
 def package_tensors(learner: SACLearner) -> Tensors:
-    critics, target = learner.critics, learner.target.network
+    critics, target = learner.critics, learner.target_critics.network
     assert isinstance(target, EnsembleMLP)
     return {
         "actor": parameters_of(learner.policy.network),

@@ -39,7 +39,7 @@ def test_it_builds(name):
     try:
         stepper.reset()
         parts = build_parts(config, stepper.spec)
-        actions = parts.learner.policy.act(stepper.out.obs, deterministic=True, rng=None)
+        actions = parts.learner.policy.act(stepper.out.obs, (), deterministic=True, rng=None)[0]
         stepper.step(actions)
     finally:
         stepper.close()

@@ -216,7 +216,7 @@ def test_critics_are_not_differentiated_in_the_actors_step() -> None:
         weight.register_hook(lambda grad: visited.append(grad.shape))
     noise = torch.zeros(4, 1)
     actions, logprobs = learner.policy.sample(torch.randn(4, 3), noise)
-    values = learner.critics(torch.cat([torch.randn(4, 3), actions], dim=-1))
+    values = learner.critics(torch.randn(4, 3), actions)
     learner.actor_optimizer.minimize((logprobs - values.amin(0)).mean(), torch.tensor(1e-3))
     assert visited == []
 
@@ -244,7 +244,7 @@ def test_the_unit_of_the_target_update_is_in_its_name() -> None:
     counts = []
     for timesteps in (8, 12, 16, 20, 44):
         learner.update(batch, Progress(timesteps, 0, 1000))
-        counts.append(learner.target_updates)
+        counts.append(learner.target_updates.value)
     assert counts == [0, 1, 1, 2, 4]
 
 
@@ -254,10 +254,10 @@ def test_every_environment_has_its_own_exploration_coin() -> None:
     )
     acted = ActArrays(*[np.zeros(8, np.int64)] + [np.zeros(8)] * 4)
     obs = np.zeros((8, 4), np.float32)
-    greedy = parts.learner.policy.act(obs, deterministic=True, rng=None)
+    greedy = parts.learner.policy.act(obs, (), deterministic=True, rng=None)[0]
     differing = []
     for _ in range(400):
-        parts.learner.explorer.act(obs, acted, Progress(50, 0, 100))
+        parts.actor.explorer.act(obs, acted, Progress(50, 0, 100))
         differing.append(acted.action != greedy)
     together = np.array(differing)
     assert together.mean() == pytest.approx(

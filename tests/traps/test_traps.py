@@ -17,7 +17,7 @@ from rl_training.algorithms.ppo import PPOConfig, PPOLearner, normalized, ppo_lo
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.schedules import scheduled
-from rl_training.core.types import ActArrays, Progress, UpdateResult
+from rl_training.core.types import ActArrays, EpisodeStats, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sources import RolloutSource
 from rl_training.envs.factory import make_vector_env
@@ -26,9 +26,10 @@ from rl_training.experiment import runs
 from rl_training.experiment.agent import build_parts, load_agent
 from rl_training.experiment.checkpointing import read_checkpoint
 from rl_training.experiment.logging import read_rows
+from rl_training.policies.explorers import ActorCriticExplorer
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.collector import Collector, EpisodeRecorder
 from rl_training.runtime.evaluator import Evaluator
+from rl_training.runtime.sampler import LocalSampler, RunningEpisodes
 
 
 class Corridor(gymnasium.Env[Any, Any]):
@@ -110,7 +111,7 @@ def test_explorer_values_the_true_final_observation_of_a_truncation() -> None:
     parts = build_parts(config(Path(), num_envs=2), stepper.spec)
     assert isinstance(parts.learner, PPOLearner)
     assert isinstance(parts.source, RolloutSource)
-    Collector(stepper, parts.learner.explorer, parts.source).collect(3, Progress(total_timesteps=9))
+    LocalSampler(stepper, parts.actor.explorer, parts.source).collect(3, Progress(total_timesteps=9))
     final = np.array([[0, 3], [0, 3]], np.float32)
     expected = parts.learner.policy.network(torch.from_numpy(final))[1]
     torch.testing.assert_close(parts.source.buffer.final_values[2], expected.detach(), rtol=1e-5, atol=1e-6)
@@ -120,14 +121,15 @@ def test_explorer_values_the_true_final_observation_of_a_truncation() -> None:
 def test_next_step_autoreset_row_is_never_stored_or_counted() -> None:
     stepper = corridor_stepper(AutoresetMode.NEXT_STEP)
     counted, stored = 0, 0
-    recorder = EpisodeRecorder(2)
+    running, episodes = RunningEpisodes(2), list[EpisodeStats]()
     buffer = RolloutBuffer(num_steps=12, num_envs=2, obs_shape=(2,), action_shape=())
     acted = ActArrays(actions(), *(np.zeros(2, np.float32) for _ in range(4)))
     for _ in range(12):
         buffer.record_action(stepper.out.obs, acted)
         stepper.step(actions())
         buffer.record_outcome(stepper.out, acted)
-        counted += recorder.record(stepper.out)
+        episodes += running.record(stepper.out)
+        counted += stepper.out.num_valid
     stored = int(buffer.valid.sum())
     dead = {0: [3, 7, 11], 1: [5, 11]}  # the step after each end
     assert [np.flatnonzero(~buffer.valid[:, i].numpy()).tolist() for i in (0, 1)] == [dead[0], dead[1]]
@@ -174,11 +176,11 @@ def test_undeclared_autoreset_mode_is_refused(declared: Any) -> None:
 def test_episode_statistics_agree_in_both_autoreset_modes() -> None:
     found = []
     for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
-        stepper, recorder = corridor_stepper(mode), EpisodeRecorder(2)
+        stepper, running, episodes = corridor_stepper(mode), RunningEpisodes(2), list[EpisodeStats]()
         for _ in range(40):
             stepper.step(actions())
-            recorder.record(stepper.out)
-        found.append({(e.total_reward, e.length) for e in recorder.recent})
+            episodes += running.record(stepper.out)
+        found.append({(e.total_reward, e.length) for e in episodes})
     assert found[0] == found[1] == {(6.0, 3), (15.0, 5)}
 
 
@@ -209,7 +211,7 @@ def test_recorded_rewards_stay_raw_under_reward_normalisation(tmp_path: Path) ->
     stepper.reset()
     parts = build_parts(settings, stepper.spec)
     assert isinstance(parts.source, RolloutSource)
-    Collector(stepper, parts.learner.explorer, parts.source).collect(32, Progress(total_timesteps=9))
+    LocalSampler(stepper, parts.actor.explorer, parts.source).collect(32, Progress(total_timesteps=9))
     (batch,) = parts.source.batches(Progress(total_timesteps=9))
     assert (parts.source.buffer.rewards == 1).all()
     assert batch.returns.std() > 0
@@ -245,7 +247,7 @@ def test_target_kl_withholds_the_step_that_would_exceed_it(target_kl: float, tmp
     stepper.reset()
     parts = build_parts(settings, stepper.spec)
     assert isinstance(parts.learner, PPOLearner)
-    Collector(stepper, parts.learner.explorer, parts.source).collect(32, Progress(total_timesteps=9))
+    LocalSampler(stepper, parts.actor.explorer, parts.source).collect(32, Progress(total_timesteps=9))
     (batch,) = parts.source.batches(Progress(total_timesteps=9))
     batch = replace(
         batch, logprobs=batch.logprobs - torch.linspace(0, 0.3, len(batch))
@@ -278,11 +280,11 @@ def test_gaussian_actions_are_stored_unclipped_and_clipped_for_the_env() -> None
     parts = build_parts(config(Path(), num_envs=1, num_steps=64, batch_size=32), stepper.spec)
     assert isinstance(parts.source, RolloutSource)
     assert isinstance(parts.learner, PPOLearner)
-    Collector(stepper, parts.learner.explorer, parts.source).collect(64, Progress(total_timesteps=9))
+    LocalSampler(stepper, parts.actor.explorer, parts.source).collect(64, Progress(total_timesteps=9))
     buffer = parts.source.buffer
     assert max(map(abs, seen)) <= 0.1 + 1e-6
     assert buffer.actions.abs().max() > 1.0, "beyond the bounds, as sampled"
-    features = parts.learner.policy.features(buffer.flat().obs)
+    features = parts.learner.policy.prepare(buffer.flat().obs)
     logprobs, *_ = parts.learner.policy.evaluate(features, buffer.flat().actions)
     torch.testing.assert_close(logprobs.detach(), buffer.flat().logprobs, rtol=1e-4, atol=1e-5)
 
@@ -330,7 +332,7 @@ def test_one_statistic_is_shared_by_all_environments(tmp_path: Path) -> None:
     stepper.reset()
     parts = build_parts(settings, stepper.spec)
     assert isinstance(parts.learner, PPOLearner)
-    Collector(stepper, parts.learner.explorer, parts.source).collect(32, Progress(total_timesteps=9))
+    LocalSampler(stepper, parts.actor.explorer, parts.source).collect(32, Progress(total_timesteps=9))
     (batch,) = parts.source.batches(Progress(total_timesteps=9))
     parts.learner.update(batch, Progress(total_timesteps=9))
     assert parts.learner.policy.normalizer is not None
@@ -367,11 +369,12 @@ def test_resume_restores_random_states_and_never_reseeds(tmp_path: Path) -> None
     after = read_checkpoint(result.checkpoint_path).state["learner"]
     assert started == [1152]
     assert after["explorer"] != saved["explorer"]
-    replayed = build_parts(config(tmp_path), VectorStepper(make_vector_env(config(tmp_path))).spec).learner
-    assert isinstance(replayed, PPOLearner)
-    replayed.explorer.load_state_dict(saved["explorer"])
-    replayed.explorer.rng.random((32, 4))  # what one rollout of 32 steps with 4 environments draws
-    assert replayed.explorer.state_dict() == after["explorer"]
+    parts = build_parts(config(tmp_path), VectorStepper(make_vector_env(config(tmp_path))).spec)
+    replayed = parts.actor.explorer
+    assert isinstance(replayed, ActorCriticExplorer)
+    replayed.load_state_dict(saved["explorer"])
+    replayed.rng.random((32, 4))  # what one rollout of 32 steps with 4 environments draws
+    assert replayed.state_dict() == after["explorer"]
 
 
 def test_schedules_continue_on_resume(tmp_path: Path) -> None:
@@ -424,8 +427,11 @@ def test_vectorised_evaluation_gives_every_environment_the_same_quota() -> None:
     """One environment's episodes are ten times shorter: it must still contribute exactly half of the episodes."""
 
     class Still:
-        def act(self, obs: Any, *, deterministic: bool, rng: Any) -> Any:
-            return actions()
+        def initial_state(self, rows: int) -> Any:
+            return ()
+
+        def act(self, obs: Any, state: Any, *, deterministic: bool, rng: Any) -> Any:
+            return actions(), state
 
     stepper = corridor_stepper(AutoresetMode.SAME_STEP, lengths=(2, 20))
     evaluation = Evaluator(stepper, Still()).evaluate(6, deterministic=True, rng=np.random.default_rng(0))

@@ -16,6 +16,7 @@ def step_arrays(
     terminated: Any = False,
     truncated: Any = False,
     valid: Any = True,
+    cut: Any = False,
     final_obs: ObsArray | None = None,
 ) -> StepArrays:
     """What a stepper would say; scalars stand for all rows."""
@@ -31,6 +32,8 @@ def step_arrays(
         truncated=truncated,
         ended=ended,
         valid=valid,
+        cut=rows | cut,
+        any_cut=bool(np.any(cut)),
         any_ended=bool(ended.any()),
         num_valid=int(valid.sum()),
     )

@@ -1,18 +1,45 @@
 """Update rules. The table below is the whole registry: a new algorithm is one line in it."""
 
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
 from rl_training.algorithms.a2c import A2C
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3
+from rl_training.core.errors import UserError
+from rl_training.core.spaces import action_layout
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
+    "ppo": PPO,
     "a2c": A2C,
     "dqn": DQN,
-    "ppo": PPO,
     "sac": SAC,
     "td3": TD3,
 }
 
-__all__ = ["A2C", "ALGORITHMS", "DQN", "PPO", "SAC", "TD3"]
+
+def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
+    """Refuse an action space that the algorithm does not take, and name the algorithms that do."""
+    action_layout(space)
+    if not isinstance(space, algorithm.action_spaces):
+        wanted = algorithm.action_spaces[0]
+        others = [name for name, other in ALGORITHMS.items() if isinstance(space, other.action_spaces)]
+        kind = "continuous" if wanted is spaces.Box else "discrete"
+        raise UserError(
+            f"{algorithm.name} needs {kind} actions, but the action space is {type(space).__name__}; "
+            f"use {', '.join(others[:-1])} or {others[-1]}, or an environment with {wanted.__name__} actions"
+        )
+    bounds = [space.low, space.high] if algorithm.bounded_actions and isinstance(space, spaces.Box) else []
+    if not all(np.isfinite(bound).all() for bound in bounds):
+        raise UserError(
+            f"{algorithm.name} needs actions with finite bounds, but the action space is {space}; "
+            "give its action space finite bounds, e.g. with gymnasium.wrappers.TransformAction, or use ppo"
+        )
+
+
+__all__ = ["A2C", "ALGORITHMS", "DQN", "PPO", "SAC", "TD3", "refuse_actions"]

@@ -2,30 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Parts
+from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.on_policy import (
     ActorCriticConfig,
+    OnPolicyLearner,
     build_actor_critic,
-    explained_variance,
+    build_rollouts,
     masked_mean,
     normalized,
 )
 from rl_training.algorithms.optim import FlatRMSprop
-from rl_training.core.schedules import ScheduleName, scheduled
-from rl_training.core.seeding import ACTIONS, numpy_generator
-from rl_training.core.types import EnvSpec, Metrics, Progress, State, UpdateResult
+from rl_training.algorithms.parts import Actor, BuildContext
+from rl_training.core.schedules import ScheduleName
+from rl_training.core.spaces import ANY_ACTION
+from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
+from rl_training.data.sources import RolloutSource
 from rl_training.policies.actor_critic import ActorCriticPolicy
-from rl_training.policies.explorers import ActorCriticExplorer
-
-if TYPE_CHECKING:
-    from rl_training.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,82 +63,45 @@ def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef
     return {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy_loss}
 
 
-class A2CLearner:
+class A2CLearner(OnPolicyLearner):
     """The update rule: one gradient step on one rollout. Knows no environment, file, logger or clock."""
 
-    def __init__(
-        self, config: A2CConfig, policy: ActorCriticPolicy, *, action_rng: np.random.Generator
-    ) -> None:
+    def __init__(self, config: A2CConfig, actor: Actor[ActorCriticPolicy]) -> None:
         self.config = config
-        self.policy = policy
-        self.optimizer = FlatRMSprop(
-            policy.parameters(), max_grad_norm=config.max_grad_norm, eps=config.rms_prop_eps
+        optimizer = FlatRMSprop(
+            actor.policy.parameters(), max_grad_norm=config.max_grad_norm, eps=config.rms_prop_eps
         )
-        self.explorer = ActorCriticExplorer(policy, action_rng)
+        super().__init__(config, actor, optimizer)
 
     def update(self, batch: RolloutBatch, progress: Progress) -> UpdateResult:
         """Train on one rollout [T * N]."""
-        config = self.config
-        learning_rate = torch.tensor(
-            scheduled(config.learning_rate, config.learning_rate_schedule, progress.fraction)
-        )
-        batch = batch.to(self.policy.device)
-        with torch.no_grad():
-            encoded = self.policy.encoder.encode(batch.obs)
-            features = encoded if self.policy.normalizer is None else self.policy.normalizer(encoded)
-        metrics = self._train_batch(
-            features, batch.actions, batch.advantages, batch.returns, batch.valid, learning_rate
-        )
-        if self.policy.normalizer is not None:  # only now: acting and learning saw the same statistics
-            self.policy.normalizer.update(encoded if batch.valid is None else encoded[batch.valid])
-        metrics["explained_variance"] = explained_variance(batch)
+        learning_rate = self.learning_rate(progress)
+        with self.learning():
+            metrics = self._train_batch(self.prepared(batch), learning_rate)
         metrics["learning_rate"] = learning_rate
-        if isinstance(log_std := getattr(self.policy.head, "log_std", None), Tensor):
-            metrics["std"] = log_std.detach().exp().mean()
-        return UpdateResult(metrics)
+        return self.finished(batch, metrics)
 
-    def _train_batch(
-        self,
-        features: Tensor,
-        actions: Tensor,
-        advantages: Tensor,
-        returns: Tensor,
-        valid: Tensor | None,
-        learning_rate: Tensor,
-    ) -> Metrics:
-        """Loss, backward, clipping, optimizer: tensors in, tensors out; the unit of compilation."""
-        logprobs, entropy, new_values = self.policy.evaluate(features, actions)
+    def _train_batch(self, rows: RolloutBatch, learning_rate: Tensor) -> Metrics:
+        """Loss, backward, clipping, optimizer: tensors in, tensors out; `rows` hold the network's inputs."""
+        config, advantages = self.config, rows.advantages
+        logprobs, entropy, new_values = self.policy.evaluate(rows.obs, rows.actions)
         losses = a2c_loss(
             {
                 "logprobs": logprobs,
-                "advantages": normalized(advantages, valid)
-                if self.config.normalize_advantage
+                "advantages": normalized(advantages, rows.valid)
+                if config.normalize_advantage
                 else advantages,
-                "returns": returns,
+                "returns": rows.returns,
                 "new_values": new_values,
                 "entropy": entropy,
-                "valid": valid,
+                "valid": rows.valid,
             },
-            ent_coef=self.config.ent_coef,
-            vf_coef=self.config.vf_coef,
+            ent_coef=config.ent_coef,
+            vf_coef=config.vf_coef,
         )
         metrics = {name: value.detach() for name, value in losses.items()}
         metrics["grad_norm"] = self.optimizer.minimize(losses["loss"], learning_rate)
         return metrics
-
-    def state_dict(self) -> dict[str, State]:
-        """Return what acting needs (`model`), the optimizer's averages and the random state."""
-        return {
-            "model": self.policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "learner": {"explorer": self.explorer.state_dict()},
-        }
-
-    def load_state_dict(self, state: dict[str, State]) -> None:
-        """Restore everything in place."""
-        self.policy.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.explorer.load_state_dict(state["learner"]["explorer"])
 
 
 class A2C(Algorithm):
@@ -150,12 +109,23 @@ class A2C(Algorithm):
 
     name = "a2c"
     config_class = A2CConfig
+    action_spaces = ANY_ACTION
 
     @staticmethod
-    def build(config: "TrainConfig", spec: EnvSpec, device: torch.device) -> Parts:
-        """Return the learner and its experience source for environments of `spec`."""
-        settings = config.algorithm
-        assert isinstance(settings, A2CConfig)
-        policy, source = build_actor_critic(config, spec, device)
-        learner = A2CLearner(settings, policy, action_rng=numpy_generator(config.seed, ACTIONS))
-        return Parts(learner, source)
+    def build_actor(settings: A2CConfig, context: BuildContext) -> Actor[ActorCriticPolicy]:
+        """Return the policy and how it explores."""
+        return build_actor_critic(settings, context)
+
+    @staticmethod
+    def build_source(
+        settings: A2CConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
+    ) -> RolloutSource:
+        """Return its rollouts."""
+        return build_rollouts(settings, context, actor)
+
+    @staticmethod
+    def build_learner(
+        settings: A2CConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
+    ) -> A2CLearner:
+        """Return the update rule."""
+        return A2CLearner(settings, actor)

@@ -2,38 +2,23 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import torch
+from gymnasium import Space
 
+from rl_training.algorithms.parts import Actor, BuildContext, Parts, StatefulLearner
 from rl_training.config import AlgorithmConfig, TrainConfig
 from rl_training.core.errors import ConfigError
-from rl_training.core.protocols import ExperienceSource, Learner
-from rl_training.core.types import Array, EnvSpec, State
+from rl_training.core.protocols import ExperienceSource
+from rl_training.core.types import Array
 
 if TYPE_CHECKING:  # declared upward imports: the face calls the experiment layer inside its methods
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.agent import Agent
     from rl_training.runtime.callbacks import Callback
 
-__all__ = ["Algorithm", "AlgorithmConfig", "Parts"]
-
-
-class StatefulLearner(Learner[Any], Protocol):
-    """A learner whose state is grouped by file; `model` is all that acting needs."""
-
-    def state_dict(self) -> dict[str, State]: ...
-    def load_state_dict(self, state: dict[str, State]) -> None: ...
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What an algorithm is made of."""
-
-    learner: StatefulLearner
-    source: ExperienceSource[Any]
+__all__ = ["Algorithm", "Parts"]
 
 
 class Algorithm:
@@ -45,6 +30,10 @@ class Algorithm:
 
     name: ClassVar[str]
     config_class: ClassVar[type[AlgorithmConfig]]
+    action_spaces: ClassVar[tuple[type[Space[Any]], ...]]
+    """The kinds of actions it takes."""
+    bounded_actions: ClassVar[bool] = False
+    """Whether continuous actions must have finite bounds."""
 
     def __init__(self, config: TrainConfig, *, env: "EnvFactory | None" = None) -> None:
         if config.algo != self.name:
@@ -59,11 +48,28 @@ class Algorithm:
         self._unfinished: PathLike[str] | None = None
 
     @staticmethod
-    def build(config: TrainConfig, spec: EnvSpec, device: torch.device) -> Parts:
-        """Return the parts for environments of `spec`; each algorithm says how."""
+    def build_actor(settings: Any, context: BuildContext) -> Actor[Any]:
+        """Return all that acting needs; each algorithm says how."""
         raise TypeError(
             "Algorithm is abstract; use PPO or another entry of rl_training.algorithms.ALGORITHMS"
         )
+
+    @staticmethod
+    def build_source(settings: Any, context: BuildContext, actor: Actor[Any]) -> ExperienceSource[Any]:
+        """Return where the learner's batches come from."""
+        raise NotImplementedError
+
+    @staticmethod
+    def build_learner(settings: Any, context: BuildContext, actor: Actor[Any]) -> StatefulLearner:
+        """Return the update rule."""
+        raise NotImplementedError
+
+    @classmethod
+    def build(cls, settings: Any, context: BuildContext) -> Parts:
+        """Return all parts of a run: the actor first, as the others are made for it."""
+        actor = cls.build_actor(settings, context)
+        source = cls.build_source(settings, context, actor)
+        return Parts(actor, source, cls.build_learner(settings, context, actor))
 
     def learn(self, total_timesteps: int | None = None, *, callbacks: Sequence["Callback"] = ()) -> Self:
         """Train for `total_timesteps` (default: the config's) in a run folder of its own; return self.

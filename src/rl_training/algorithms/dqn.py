@@ -1,34 +1,28 @@
 """Deep Q-learning, Mnih et al. 2015, with the extensions of Rainbow (arXiv:1710.02298) as switches."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Parts
-from rl_training.algorithms.off_policy import ReplayConfig, build_replay, reward_normalizer, scalar
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.learner import scalar
+from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig, build_replay
 from rl_training.algorithms.optim import FlatAdam
+from rl_training.algorithms.parts import Actor, BuildContext
 from rl_training.algorithms.q_losses import categorical_losses, quantile_losses, td_losses
 from rl_training.algorithms.targets import TargetNetwork
-from rl_training.core.schedules import scheduled
-from rl_training.core.seeding import (
-    ACTIONS,
-    UPDATE_NOISE,
-    generator_state,
-    numpy_generator,
-    set_generator_state,
-    torch_generator,
-)
-from rl_training.core.types import EnvSpec, Metrics, Progress, State, UpdateResult
+from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
+from rl_training.core.state import Counter
+from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.replay_buffer import Transitions
+from rl_training.data.sources import ReplaySource
 from rl_training.models.q_network import Noise
 from rl_training.policies.explorers import EpsilonGreedyExplorer
 from rl_training.policies.q_policy import Distribution, QPolicy
-
-if TYPE_CHECKING:
-    from rl_training.config import TrainConfig
 
 DEFAULT_TARGET_TIMESTEPS = 10_000
 
@@ -113,63 +107,39 @@ class DQNConfig(ReplayConfig):
         return found
 
 
-class DQNLearner:
+class DQNLearner(OffPolicyLearner):
     """The update rule: one step towards `reward + discount * value of the next action`."""
 
-    def __init__(
-        self,
-        config: DQNConfig,
-        policy: QPolicy,
-        *,
-        action_rng: np.random.Generator,
-        noise_rng: np.random.Generator,
-    ) -> None:
-        self.config = config
-        self.policy = policy
-        self.device = policy.device  # asking a module for it takes as long as a layer
-        self.optimizer = FlatAdam(policy.network.parameters(), max_grad_norm=config.max_grad_norm, eps=1e-8)
-        self.target = TargetNetwork(policy.network, self.optimizer.flat)
-        # a noisy network explores by itself
-        initial, final = (
-            (0.0, 0.0) if config.noisy else (config.exploration_initial_eps, config.exploration_final_eps)
-        )
-        self.explorer = EpsilonGreedyExplorer(
-            policy,
-            action_rng,
-            initial=initial,
-            final=final,
-            fraction=config.exploration_fraction,
-            learning_starts=config.learning_starts,
-        )
+    def __init__(self, config: DQNConfig, actor: Actor[QPolicy], *, noise_rng: np.random.Generator) -> None:
+        super().__init__(config, actor)
+        self.config, self.policy = config, actor.policy
+        network = actor.policy.network
+        self.optimizer = FlatAdam(network.parameters(), max_grad_norm=config.max_grad_norm, eps=1e-8)
+        self.target = TargetNetwork(network, self.optimizer.flat)
+        assert isinstance(actor.explorer, EpsilonGreedyExplorer)
+        self.explorer = actor.explorer
         self.noise_rng = noise_rng
-        self.target_updates = 0
+        self.target_updates = Counter()
+        self.moded = () if actor.policy.encoding.encoder is None else (network,)
+        self.owners = {
+            **self.owners,
+            "target": self.target,
+            "optimizer": self.optimizer,
+            "learner/noise_rng": noise_rng,
+            "learner/target_updates": self.target_updates,
+        }
 
     def update(self, batch: Transitions, progress: Progress) -> UpdateResult:
         """Train on one batch [B]."""
         config = self.config
         self._update_target_by_timesteps(progress)
-        learning_rate = scalar(
-            scheduled(config.learning_rate, config.learning_rate_schedule, progress.fraction)
-        )
-        batch = batch.to(self.device) if self.device.type != "cpu" else batch
-        with torch.no_grad():
-            features, next_features = self.policy.features(batch.obs), self.policy.features(batch.next_obs)
+        learning_rate = self.learning_rate(progress)
         # noise of its own for each of the three passes through a noisy network
-        noises = [self.policy.network.draw_noise(self.noise_rng, self.device) for _ in range(3)]
-        metrics, errors = self._train_batch(
-            features,
-            batch.actions,
-            batch.rewards,
-            batch.discounts,
-            next_features,
-            batch.weights,
-            learning_rate,
-            noises,
-        )
-        if (
-            config.target_update_every_updates
-            and not (progress.updates + 1) % config.target_update_every_updates
-        ):
+        noises = [self.policy.draw_noise(self.noise_rng, self.device) for _ in range(3)]
+        with self.learning():
+            metrics, errors = self._train_batch(self.prepared(batch), noises, learning_rate)
+        every = config.target_update_every_updates
+        if every and not (progress.updates + 1) % every:
             self.target.follow(config.tau)
         metrics["learning_rate"] = learning_rate
         metrics["exploration_rate"] = scalar(self.explorer.epsilon(progress))
@@ -178,31 +148,25 @@ class DQNLearner:
     def _update_target_by_timesteps(self, progress: Progress) -> None:
         """Follow once per crossed multiple, before the updates that the new timesteps bring."""
         every, tau = self.config.target_timesteps, self.config.tau
-        crossed = progress.timesteps // every - self.target_updates if every else 0
+        crossed = progress.timesteps // every - self.target_updates.value if every else 0
         for _ in range(min(crossed, 1) if tau == 1.0 else crossed):
             self.target.follow(tau)
-        self.target_updates += max(crossed, 0)
+        self.target_updates.value += max(crossed, 0)
 
     def _train_batch(
-        self,
-        features: Tensor,
-        actions: Tensor,
-        rewards: Tensor,
-        discounts: Tensor,
-        next_features: Tensor,
-        weights: Tensor | None,
-        learning_rate: Tensor,
-        noises: list[list[Noise] | None],
+        self, rows: Transitions, noises: list[list[Noise] | None], learning_rate: Tensor
     ) -> tuple[Metrics, Tensor]:
-        """Loss, backward, clipping, optimizer: tensors in, tensors out; the unit of compilation."""
+        """Loss, backward, clipping, optimizer: tensors in, tensors out; `rows` hold the network's inputs."""
         policy, network = self.policy, self.policy.network
         with torch.no_grad():
-            next_outputs = self.target.network(next_features, noises[1])
-            chooser = network(next_features, noises[2]) if self.config.double else next_outputs
-            next_chosen = chosen(next_outputs, policy.values(chooser).argmax(-1))
-        outputs = network(features, noises[0])
-        losses, errors = self._losses(chosen(outputs, actions), next_chosen, rewards, discounts)
-        loss = losses.mean() if weights is None else (weights * losses).mean()
+            next_outputs = self.target.network(rows.next_obs, noises[1])
+            chooser = network(rows.next_obs, noises[2]) if self.config.double else next_outputs
+            next_chosen = chosen(next_outputs, policy.action_values(chooser).argmax(-1))
+        outputs = network(rows.obs, noises[0])
+        losses, errors = self._losses(
+            chosen(outputs, rows.actions), next_chosen, rows.rewards, rows.discounts
+        )
+        loss = losses.mean() if rows.weights is None else (rows.weights * losses).mean()
         norm = self.optimizer.minimize(loss, learning_rate)
         return {"loss": loss.detach(), "grad_norm": norm}, errors
 
@@ -217,28 +181,6 @@ class DQNLearner:
         huber = self.config.td_loss == "huber"
         return td_losses(said[:, 0], next_said[:, 0], rewards, discounts, huber=huber)
 
-    def state_dict(self) -> dict[str, State]:
-        """Return what acting needs (`model`), the target network, moments, counters and random states."""
-        return {
-            "model": self.policy.state_dict(),
-            "target": self.target.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "learner": {
-                "explorer": self.explorer.state_dict(),
-                "noise_rng": generator_state(self.noise_rng),
-                "target_updates": self.target_updates,
-            },
-        }
-
-    def load_state_dict(self, state: dict[str, State]) -> None:
-        """Restore everything in place."""
-        self.policy.load_state_dict(state["model"])
-        self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.explorer.load_state_dict(state["learner"]["explorer"])
-        set_generator_state(self.noise_rng, state["learner"]["noise_rng"])
-        self.target_updates = int(state["learner"]["target_updates"])
-
 
 def chosen(outputs: Tensor, actions: Tensor) -> Tensor:
     """Return what a network says of one action per row: [B, A, K] and [B] to [B, K]."""
@@ -251,14 +193,13 @@ class DQN(Algorithm):
 
     name = "dqn"
     config_class = DQNConfig
+    action_spaces = (spaces.Discrete,)
 
     @staticmethod
-    def build(config: "TrainConfig", spec: EnvSpec, device: torch.device) -> Parts:
-        """Return the learner and its experience source for environments of `spec`."""
-        settings = config.algorithm
-        assert isinstance(settings, DQNConfig)
+    def build_actor(settings: DQNConfig, context: BuildContext) -> Actor[QPolicy]:
+        """Return the policy and how it explores: by random actions, or by noise of its own."""
         policy = QPolicy(
-            spec,
+            context.spec,
             hidden_sizes=settings.hidden_sizes,
             activation=settings.activation,
             dueling=settings.dueling,
@@ -268,23 +209,34 @@ class DQN(Algorithm):
             v_min=settings.v_min,
             v_max=settings.v_max,
             num_quantiles=settings.num_quantiles,
-            normalize_obs=config.normalize_obs,
-            reward_normalizer=reward_normalizer(config, settings.gamma),
-            generator=torch_generator(config.seed),
-        ).to(device)
-        learner = DQNLearner(
-            settings,
+            encoding=context.encoding(settings),
+            normalize_obs=context.normalize_obs,
+            reward_normalizer=context.reward_normalizer(settings.gamma),
+            generator=context.weights,
+        ).to(context.device)
+        explorer = EpsilonGreedyExplorer(
             policy,
-            action_rng=numpy_generator(config.seed, ACTIONS),
-            noise_rng=numpy_generator(config.seed, UPDATE_NOISE),
+            numpy_generator(context.seed, ACTIONS),
+            initial=0.0 if settings.noisy else settings.exploration_initial_eps,
+            final=0.0 if settings.noisy else settings.exploration_final_eps,
+            fraction=settings.exploration_fraction,
+            learning_starts=settings.learning_starts,
         )
-        source = build_replay(
-            config,
+        return Actor(policy, explorer)
+
+    @staticmethod
+    def build_source(settings: DQNConfig, context: BuildContext, actor: Actor[QPolicy]) -> ReplaySource:
+        """Return its replay, uniform or by priority."""
+        return build_replay(
             settings,
-            spec,
-            policy,
+            context,
+            actor,
             prioritized=settings.prioritized,
             priority_alpha=settings.priority_alpha,
             priority_beta=settings.priority_beta,
         )
-        return Parts(learner, source)
+
+    @staticmethod
+    def build_learner(settings: DQNConfig, context: BuildContext, actor: Actor[QPolicy]) -> DQNLearner:
+        """Return the update rule."""
+        return DQNLearner(settings, actor, noise_rng=numpy_generator(context.seed, UPDATE_NOISE))

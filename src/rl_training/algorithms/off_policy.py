@@ -1,24 +1,19 @@
-"""What the off-policy algorithms share: settings of replay and network, and the source that remembers."""
+"""What the off-policy algorithms share: settings of replay and network, the frame of an update, and the source."""
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import AlgorithmConfig
-from rl_training.core.schedules import ScheduleName
+from rl_training.algorithms.learner import BaseLearner, scalar
+from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
+from rl_training.config import AlgorithmConfig
+from rl_training.core.schedules import ScheduleName, scheduled
 from rl_training.core.seeding import REPLAY, numpy_generator
-from rl_training.core.types import EnvSpec
-from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.core.types import Progress
+from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.models.mlp import ActivationName
-from rl_training.models.normalizer import RewardNormalizer
-from rl_training.policies.vector_policy import VectorPolicy
-
-if TYPE_CHECKING:
-    from rl_training.config import TrainConfig
+from rl_training.policies.base import NetworkPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +52,7 @@ class ReplayConfig(AlgorithmConfig):
             *self.negative("learning_starts"),
             *self.outside("gamma", 0, 1),
             *self.bad_sizes("hidden_sizes"),
+            *encoder_problems(self),
         ]
         if self.gradient_steps < 1 and self.gradient_steps != -1:
             found.append(f"gradient_steps is {self.gradient_steps}; use 1 or more, or -1 for train_freq")
@@ -78,17 +74,37 @@ class ReplayConfig(AlgorithmConfig):
         return found
 
 
+class OffPolicyLearner(BaseLearner):
+    """The frame of an update on one batch of transitions: what happens before an algorithm's own steps."""
+
+    def __init__(self, config: ReplayConfig, actor: Actor[NetworkPolicy]) -> None:
+        # asking a module for its device takes as long as a layer
+        self.device = actor.policy.device
+        self._prepare = actor.policy.prepare
+        self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
+        self.owners = {"model": actor.policy, "learner/explorer": actor.explorer}
+
+    def learning_rate(self, progress: Progress) -> Tensor:
+        """Return the step size at this point of the run."""
+        return scalar(scheduled(self._rate, self._schedule, progress.fraction))
+
+    def prepared(self, batch: Transitions) -> Transitions:
+        """Return the batch on the learner's device, with the network's inputs in place of observations."""
+        rows = batch if self.device.type == "cpu" else batch.to(self.device)
+        return replace(rows, obs=self._prepare(rows.obs), next_obs=self._prepare(rows.next_obs))
+
+
 def build_replay(
-    config: "TrainConfig",
     settings: ReplayConfig,
-    spec: EnvSpec,
-    policy: VectorPolicy,
+    context: BuildContext,
+    actor: Actor[NetworkPolicy],
     *,
     prioritized: bool = False,
     priority_alpha: float = 0.6,
     priority_beta: float = 1.0,
 ) -> ReplaySource:
-    """Return the replay that `policy` learns from."""
+    """Return the replay that the policy learns from."""
+    spec, policy = context.spec, actor.policy
     buffer = ReplayBuffer.for_spaces(
         spec.observation_space,
         spec.action_space,
@@ -98,6 +114,7 @@ def build_replay(
         gamma=settings.gamma,
         prioritized=prioritized,
         priority_alpha=priority_alpha,
+        extra=actor.explorer.columns,
     )
     return ReplaySource(
         buffer,
@@ -105,23 +122,8 @@ def build_replay(
         train_freq=settings.train_freq,
         gradient_steps=settings.gradient_steps,
         learning_starts=settings.learning_starts,
-        rng=numpy_generator(config.seed, REPLAY),
+        rng=numpy_generator(context.seed, REPLAY),
         beta=priority_beta,
         reward_scaler=policy.reward_normalizer,
         observe=policy.observe if policy.normalizer is not None else None,
     )
-
-
-def scalar(value: float) -> Tensor:
-    """Return a 0-d tensor, the same for the same number: most settings do not change from update to update."""
-    return _scalar(value, torch.get_default_dtype())
-
-
-@lru_cache(maxsize=16)
-def _scalar(value: float, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(value, dtype=dtype)
-
-
-def reward_normalizer(config: "TrainConfig", gamma: float) -> RewardNormalizer | None:
-    """Return the reward scale that the config asks for, if any."""
-    return RewardNormalizer(gamma) if config.normalize_reward else None

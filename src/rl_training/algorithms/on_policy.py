@@ -1,23 +1,22 @@
-"""What the on-policy algorithms share: settings, parts, and the arithmetic around their losses."""
+"""What the on-policy algorithms share: settings, parts, the frame of an update, and arithmetic around the losses."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import AlgorithmConfig
-from rl_training.core.schedules import ScheduleName
-from rl_training.core.seeding import torch_generator
-from rl_training.core.types import EnvSpec
+from rl_training.algorithms.learner import BaseLearner, scalar
+from rl_training.algorithms.optim import FlatOptimizer
+from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
+from rl_training.config import AlgorithmConfig
+from rl_training.core.schedules import ScheduleName, scheduled
+from rl_training.core.seeding import ACTIONS, numpy_generator
+from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 from rl_training.data.sources import RolloutSource
 from rl_training.models.mlp import ActivationName
-from rl_training.models.normalizer import RewardNormalizer
 from rl_training.policies.actor_critic import ActorCriticPolicy
-
-if TYPE_CHECKING:
-    from rl_training.config import TrainConfig
+from rl_training.policies.explorers import ActorCriticExplorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +43,14 @@ class ActorCriticConfig(AlgorithmConfig):
     """Largest norm of the whole gradient."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the critic's hidden layers, if they are to be others."""
     activation: ActivationName = "tanh"
     """Nonlinearity of the hidden layers."""
     shared_network: bool = False
     """Let actor and critic share the hidden layers."""
+    share_encoder: bool = True
+    """Let actor and critic share the encoder, if there is one to share."""
     orthogonal_init: bool = True
     """Orthogonal initial weights; otherwise uniform."""
     log_std_init: float = 0.0
@@ -61,35 +64,91 @@ class ActorCriticConfig(AlgorithmConfig):
             *self.outside("gae_lambda", 0, 1),
             *self.negative("ent_coef", "vf_coef"),
             *self.bad_sizes("hidden_sizes"),
+            *encoder_problems(self),
         ]
+        if self.critic_hidden_sizes is not None:
+            found += self.bad_sizes("critic_hidden_sizes")
+            if self.shared_network:
+                found.append(
+                    "critic_hidden_sizes are given, but shared_network is true; leave one of them out"
+                )
+        if self.shared_network and not self.share_encoder:
+            found.append(
+                "share_encoder is false, but shared_network is true; a shared network has one encoder"
+            )
         if self.num_steps * num_envs > 2**28:
             found.append(f"num_steps * num_envs is {self.num_steps} * {num_envs}; use at most {2**28} rows")
         return found
 
 
-def build_actor_critic(
-    config: "TrainConfig", spec: EnvSpec, device: torch.device
-) -> tuple[ActorCriticPolicy, RolloutSource]:
-    """Return the policy and the rollouts it learns from."""
-    settings = config.algorithm
-    assert isinstance(settings, ActorCriticConfig)
-    scaler = RewardNormalizer(settings.gamma) if config.normalize_reward else None
+class OnPolicyLearner(BaseLearner):
+    """The frame of an update on one rollout: what happens before and after an algorithm's own steps."""
+
+    def __init__(
+        self, config: ActorCriticConfig, actor: Actor[ActorCriticPolicy], optimizer: FlatOptimizer
+    ) -> None:
+        self.policy, self.optimizer = actor.policy, optimizer
+        self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
+        self.moded = () if actor.policy.encoding.encoder is None else (actor.policy.network,)
+        self.owners = {"model": actor.policy, "optimizer": optimizer, "learner/explorer": actor.explorer}
+
+    def learning_rate(self, progress: Progress) -> Tensor:
+        """Return the step size at this point of the run."""
+        return scalar(scheduled(self._rate, self._schedule, progress.fraction))
+
+    def prepared(self, batch: RolloutBatch) -> RolloutBatch:
+        """Return the rollout on the policy's device, with the network's inputs in place of observations."""
+        rows = batch.to(self.policy.device)
+        return replace(rows, obs=self.policy.prepare(rows.obs))
+
+    def finished(self, batch: RolloutBatch, metrics: Metrics) -> UpdateResult:
+        """Show the policy's statistics the rollout and complete the metrics.
+
+        Only now: acting and learning on one rollout saw the same statistics.
+        """
+        self.policy.observe(batch.obs, batch.valid)
+        metrics["explained_variance"] = explained_variance(batch)
+        if isinstance(log_std := getattr(self.policy.head, "log_std", None), Tensor):
+            metrics["std"] = log_std.detach().exp().mean()
+        return UpdateResult(metrics)
+
+
+def build_actor_critic(settings: ActorCriticConfig, context: BuildContext) -> Actor[ActorCriticPolicy]:
+    """Return a policy with values, and how it explores: by its own chance."""
     policy = ActorCriticPolicy(
-        spec,
+        context.spec,
         hidden_sizes=settings.hidden_sizes,
+        critic_hidden_sizes=settings.critic_hidden_sizes,
         activation=settings.activation,
         shared_network=settings.shared_network,
         orthogonal_init=settings.orthogonal_init,
         log_std_init=settings.log_std_init,
-        normalize_obs=config.normalize_obs,
-        reward_normalizer=scaler,
-        generator=torch_generator(config.seed),
-    ).to(device)
+        encoding=context.encoding(settings, shared=settings.share_encoder),
+        normalize_obs=context.normalize_obs,
+        reward_normalizer=context.reward_normalizer(settings.gamma),
+        generator=context.weights,
+    ).to(context.device)
+    return Actor(policy, ActorCriticExplorer(policy, numpy_generator(context.seed, ACTIONS)))
+
+
+def build_rollouts(
+    settings: ActorCriticConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
+) -> RolloutSource:
+    """Return the rollouts that the policy learns from."""
+    spec = context.spec
     buffer = RolloutBuffer.for_spaces(
-        spec.observation_space, spec.action_space, num_steps=settings.num_steps, num_envs=spec.num_envs
+        spec.observation_space,
+        spec.action_space,
+        num_steps=settings.num_steps,
+        num_envs=spec.num_envs,
+        extra=actor.explorer.columns,
     )
-    source = RolloutSource(buffer, gamma=settings.gamma, gae_lambda=settings.gae_lambda, reward_scaler=scaler)
-    return policy, source
+    return RolloutSource(
+        buffer,
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
+        reward_scaler=actor.policy.reward_normalizer,
+    )
 
 
 def masked_mean(rows: Tensor, valid: Tensor | None) -> Tensor:

@@ -15,18 +15,21 @@ class FlatOptimizer(ABC):
 
     The parameters become views of one vector, so that one operation reaches all of them; modules, state dicts
     and NumPy views see the same memory as before. On twelve small tensors this saves a tenth of a whole update.
-    Only the gradients of these parameters are computed, whatever else the loss depends on.
+    Only the gradients of these parameters are computed, whatever else the loss depends on; frozen ones are left alone,
+    and those that a loss does not depend on have gradient 0.
     """
 
+    is_learned = True
+
     def __init__(self, parameters: Iterable[nn.Parameter], *, max_grad_norm: float | None) -> None:
-        self.parameters = list(parameters)
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.max_grad_norm = max_grad_norm
         self.flat = flatten_parameters(self.parameters)
         self._grad = torch.empty_like(self.flat)
 
     def minimize(self, loss: Tensor, learning_rate: Tensor) -> Tensor:
         """Take one step down `loss`; return the gradient's norm before clipping. Tensors only, no synchronisation."""
-        grads = torch.autograd.grad(loss, self.parameters)
+        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             grad = torch.cat([part.reshape(-1) for part in grads], out=self._grad)
             norm: Tensor = torch.linalg.vector_norm(grad)

@@ -1,37 +1,31 @@
 """Proximal policy optimization, arXiv:1707.06347: config, loss, learner and public face."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, Parts
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.learner import scalar
 from rl_training.algorithms.on_policy import (
     ActorCriticConfig,
+    OnPolicyLearner,
     build_actor_critic,
-    explained_variance,
+    build_rollouts,
     masked_mean,
     normalized,
 )
 from rl_training.algorithms.optim import FlatAdam
+from rl_training.algorithms.parts import Actor, BuildContext
 from rl_training.core.schedules import ScheduleName, scheduled
-from rl_training.core.seeding import (
-    ACTIONS,
-    MINIBATCHES,
-    generator_state,
-    numpy_generator,
-    set_generator_state,
-)
-from rl_training.core.types import EnvSpec, Metrics, Progress, State, UpdateResult
+from rl_training.core.seeding import MINIBATCHES, numpy_generator
+from rl_training.core.spaces import ANY_ACTION
+from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
+from rl_training.data.sources import RolloutSource
 from rl_training.policies.actor_critic import ActorCriticPolicy
-from rl_training.policies.explorers import ActorCriticExplorer
-
-if TYPE_CHECKING:
-    from rl_training.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,121 +117,68 @@ def ppo_loss(
     }
 
 
-class PPOLearner:
+class PPOLearner(OnPolicyLearner):
     """The update rule: epochs of minibatches over one rollout. Knows no environment, file, logger or clock."""
 
     def __init__(
-        self,
-        config: PPOConfig,
-        policy: ActorCriticPolicy,
-        *,
-        action_rng: np.random.Generator,
-        minibatch_rng: np.random.Generator,
+        self, config: PPOConfig, actor: Actor[ActorCriticPolicy], *, minibatch_rng: np.random.Generator
     ) -> None:
         self.config = config
-        self.policy = policy
-        self.optimizer = FlatAdam(policy.parameters(), max_grad_norm=config.max_grad_norm)
-        self.explorer = ActorCriticExplorer(policy, action_rng)
         self.minibatch_rng = minibatch_rng
+        super().__init__(
+            config, actor, FlatAdam(actor.policy.parameters(), max_grad_norm=config.max_grad_norm)
+        )
+        self.owners = {**self.owners, "learner/minibatch_rng": minibatch_rng}
 
     def update(self, batch: RolloutBatch, progress: Progress) -> UpdateResult:
         """Train on one rollout [T * N]; return metrics averaged over its minibatches."""
         config = self.config
-        learning_rate = scheduled(config.learning_rate, config.learning_rate_schedule, progress.fraction)
-        clip_coef = scheduled(config.clip_coef, config.clip_coef_schedule, progress.fraction)
-        batch = batch.to(self.policy.device)
-        with torch.no_grad():
-            encoded = self.policy.encoder.encode(batch.obs)
-            features = encoded if self.policy.normalizer is None else self.policy.normalizer(encoded)
-        rows = replace(batch, obs=features)
-        history = self._train_epochs(rows, torch.tensor(learning_rate), torch.tensor(clip_coef))
-        if self.policy.normalizer is not None:  # only now: acting and learning saw the same statistics
-            self.policy.normalizer.update(encoded if batch.valid is None else encoded[batch.valid])
-        metrics = {name: torch.stack([step[name] for step in history]).mean() for name in history[0]}
-        metrics["explained_variance"] = explained_variance(batch)
-        metrics["learning_rate"] = torch.tensor(learning_rate)
-        metrics["clip_range"] = torch.tensor(clip_coef)
-        if isinstance(log_std := getattr(self.policy.head, "log_std", None), Tensor):
-            metrics["std"] = log_std.detach().exp().mean()
-        return UpdateResult(metrics)
-
-    def _train_epochs(self, rows: RolloutBatch, learning_rate: Tensor, clip_coef: Tensor) -> list[Metrics]:
+        learning_rate = self.learning_rate(progress)
+        clip_coef = scalar(scheduled(config.clip_coef, config.clip_coef_schedule, progress.fraction))
         history: list[Metrics] = []
-        for _ in range(self.config.update_epochs):
-            for part in rows.minibatches(self.config.batch_size, self.minibatch_rng):
-                assert isinstance(part.obs, Tensor)
-                losses = self._train_minibatch(
-                    part.obs,
-                    part.actions,
-                    part.logprobs,
-                    part.values,
-                    part.advantages,
-                    part.returns,
-                    part.valid,
-                    learning_rate,
-                    clip_coef,
-                )
-                history.append(losses)
+        with self.learning():
+            for rows in self._minibatches(self.prepared(batch)):
+                losses = self._train_minibatch(rows, learning_rate, clip_coef)
                 if "grad_norm" not in losses:  # withheld by target_kl
-                    return history[:-1] or [losses | {"grad_norm": torch.zeros(())}]
-        return history
+                    history = history or [losses | {"grad_norm": torch.zeros(())}]
+                    break
+                history.append(losses)
+        metrics = {name: torch.stack([step[name] for step in history]).mean() for name in history[0]}
+        metrics["learning_rate"], metrics["clip_range"] = learning_rate, clip_coef
+        return self.finished(batch, metrics)
 
-    def _train_minibatch(
-        self,
-        features: Tensor,
-        actions: Tensor,
-        old_logprobs: Tensor,
-        old_values: Tensor,
-        advantages: Tensor,
-        returns: Tensor,
-        valid: Tensor | None,
-        learning_rate: Tensor,
-        clip_coef: Tensor,
-    ) -> Metrics:
-        """Loss, backward, clipping, optimizer: tensors in, tensors out; the unit of compilation."""
-        logprobs, entropy, new_values = self.policy.evaluate(features, actions)
+    def _minibatches(self, rows: RolloutBatch) -> Iterator[RolloutBatch]:
+        for _ in range(self.config.update_epochs):
+            yield from rows.minibatches(self.config.batch_size, self.minibatch_rng)
+
+    def _train_minibatch(self, rows: RolloutBatch, learning_rate: Tensor, clip_coef: Tensor) -> Metrics:
+        """Loss, backward, clipping, optimizer: tensors in, tensors out; `rows` hold the network's inputs."""
+        config, advantages = self.config, rows.advantages
+        logprobs, entropy, new_values = self.policy.evaluate(rows.obs, rows.actions)
         losses = ppo_loss(
             {
                 "logprobs": logprobs,
-                "old_logprobs": old_logprobs,
-                "advantages": normalized(advantages, valid)
-                if self.config.normalize_advantage
+                "old_logprobs": rows.logprobs,
+                "advantages": normalized(advantages, rows.valid)
+                if config.normalize_advantage
                 else advantages,
-                "returns": returns,
-                "values": old_values,
+                "returns": rows.returns,
+                "values": rows.values,
                 "new_values": new_values,
                 "entropy": entropy,
-                "valid": valid,
+                "valid": rows.valid,
             },
             clip_coef=clip_coef,
-            ent_coef=self.config.ent_coef,
-            vf_coef=self.config.vf_coef,
-            clip_vloss=self.config.clip_vloss,
+            ent_coef=config.ent_coef,
+            vf_coef=config.vf_coef,
+            clip_vloss=config.clip_vloss,
         )
         metrics = {name: value.detach() for name, value in losses.items()}
-        # the only synchronisation of an update, and only with target_kl: the step must be withheld before it happens
-        if self.config.target_kl is not None and bool(losses["approx_kl"] > self.config.target_kl):
+        # a step that is to be withheld must be so before it happens: with target_kl, the device is waited for here
+        if config.target_kl is not None and bool(losses["approx_kl"] > config.target_kl):
             return metrics
         metrics["grad_norm"] = self.optimizer.minimize(losses["loss"], learning_rate)
         return metrics
-
-    def state_dict(self) -> dict[str, State]:
-        """Return what acting needs (`model`), the optimizer's moments and the random states."""
-        return {
-            "model": self.policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "learner": {
-                "explorer": self.explorer.state_dict(),
-                "minibatch_rng": generator_state(self.minibatch_rng),
-            },
-        }
-
-    def load_state_dict(self, state: dict[str, State]) -> None:
-        """Restore everything in place."""
-        self.policy.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.explorer.load_state_dict(state["learner"]["explorer"])
-        set_generator_state(self.minibatch_rng, state["learner"]["minibatch_rng"])
 
 
 class PPO(Algorithm):
@@ -245,17 +186,23 @@ class PPO(Algorithm):
 
     name = "ppo"
     config_class = PPOConfig
+    action_spaces = ANY_ACTION
 
     @staticmethod
-    def build(config: "TrainConfig", spec: EnvSpec, device: torch.device) -> Parts:
-        """Return the learner and its experience source for environments of `spec`."""
-        settings = config.algorithm
-        assert isinstance(settings, PPOConfig)
-        policy, source = build_actor_critic(config, spec, device)
-        learner = PPOLearner(
-            settings,
-            policy,
-            action_rng=numpy_generator(config.seed, ACTIONS),
-            minibatch_rng=numpy_generator(config.seed, MINIBATCHES),
-        )
-        return Parts(learner, source)
+    def build_actor(settings: PPOConfig, context: BuildContext) -> Actor[ActorCriticPolicy]:
+        """Return the policy and how it explores."""
+        return build_actor_critic(settings, context)
+
+    @staticmethod
+    def build_source(
+        settings: PPOConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
+    ) -> RolloutSource:
+        """Return its rollouts."""
+        return build_rollouts(settings, context, actor)
+
+    @staticmethod
+    def build_learner(
+        settings: PPOConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
+    ) -> PPOLearner:
+        """Return the update rule."""
+        return PPOLearner(settings, actor, minibatch_rng=numpy_generator(context.seed, MINIBATCHES))

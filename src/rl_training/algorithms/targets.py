@@ -12,12 +12,16 @@ from rl_training.core.types import State
 class TargetNetwork:
     """A copy of `online` that follows it; `flat` is the vector the online parameters are views of.
 
-    One operation moves all parameters. Buffers, such as running statistics, are copied as they are.
+    One operation moves all parameters. Buffers, such as running statistics, are copied as they are; frozen parameters
+    stay the copies they are.
     """
 
+    is_learned = True
+
     def __init__(self, online: nn.Module, flat: Tensor) -> None:
-        self.network = copy.deepcopy(online).requires_grad_(False)
-        self._flat = flatten_parameters(list(self.network.parameters()))
+        self.network = copy.deepcopy(online)
+        self._flat = flatten_parameters([p for p in self.network.parameters() if p.requires_grad])
+        self.network.requires_grad_(False)
         self._online_flat = flat
         if len(flat) != len(self._flat):
             raise ValueError(f"{len(flat)} numbers belong to a network of {len(self._flat)}")

@@ -42,6 +42,9 @@ RUN_GROUPS = {
 }
 """How `--help` groups the run-level settings; a test says that each stands in exactly one group."""
 
+MAPS = ("env_kwargs", "encoder_kwargs")
+"""Settings that are maps: their flags take one line of YAML."""
+
 
 def field_help(config_class: type) -> dict[str, str]:
     """Return the string under each field of a dataclass, its bases included."""
@@ -90,8 +93,9 @@ def parse_train_flags(
     omit_prefixes: Any = tyro.conf.OmitArgPrefixes
     parsed = asdict(parse(omit_prefixes[entry], argv, prog, description))
     run_level = {key: value for name in RUN_GROUPS for key, value in parsed[_identifier(name)].items()}
-    run_level["env_kwargs"] = _yaml_map(run_level["env_kwargs"])
+    run_level["env_kwargs"] = _yaml_map("env_kwargs", run_level["env_kwargs"], "max_episode_steps: 50")
     settings = parsed[_identifier(f"{algo} settings")]
+    settings["encoder_kwargs"] = _yaml_map("encoder_kwargs", settings["encoder_kwargs"], "depth: 3")
     return {"quiet": parsed["quiet"], "config": {"algo": algo, **run_level, "algorithm": settings}}
 
 
@@ -126,7 +130,7 @@ def _group(name: str, config_class: type, names: Any, values: Mapping[str, Any])
     defaults = {item.name: item for item in fields(config_class)}
     members: list[Any] = []
     for key in names:
-        kind: Any = str if key == "env_kwargs" else hints[key]
+        kind: Any = str if key in MAPS else hints[key]
         annotated: Any = Annotated[kind, tyro.conf.arg(help=helps[key])]
         if key in values or key != "env_id":
             members.append((key, annotated, field(default=_default(key, values, defaults[key].default))))
@@ -138,7 +142,7 @@ def _group(name: str, config_class: type, names: Any, values: Mapping[str, Any])
 
 
 def _default(key: str, values: Mapping[str, Any], default: Any) -> Any:
-    if key == "env_kwargs":
+    if key in MAPS:
         return yaml.safe_dump(values.get(key, {}), default_flow_style=True).strip()
     value = values.get(key, default)
     return tuple(value) if isinstance(value, list) else value
@@ -148,13 +152,12 @@ def _identifier(name: str) -> str:
     return name.replace(" ", "_")
 
 
-def _yaml_map(text: str) -> dict[str, Any]:
+def _yaml_map(name: str, text: str, example: str) -> dict[str, Any]:
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError:
         data = None
     if not isinstance(data, dict):
-        raise UserError(
-            f"--env-kwargs {text!r} is not a YAML map; write it as --env-kwargs '{{max_episode_steps: 50}}'"
-        )
+        flag = f"--{name.replace('_', '-')}"
+        raise UserError(f"{flag} {text!r} is not a YAML map; write it as {flag} '{{{example}}}'")
     return data

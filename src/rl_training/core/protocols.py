@@ -7,12 +7,15 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from rl_training.core.columns import Column
 from rl_training.core.types import (
     ActArrays,
     Array,
+    Collected,
     EnvSpec,
     Evaluation,
     ObsArray,
+    PolicyState,
     Progress,
     State,
     StepArrays,
@@ -27,22 +30,36 @@ class EnvStepper(Protocol):
     """N environments behind one record that every step overwrites.
 
     `reset()`, then `step(action)` as often as wanted, reading `out` in between. `restart(rows)` begins new episodes in
-    the environments of a mask [N], whatever the others are doing.
+    the environments of a mask [N], whatever the others are doing; `restart_streams` lets the next reset begin with the
+    first episodes again. `resume` brings a saved state back and returns the environments that did not come back to the
+    same place; with one that is not `resumable` these are all.
     """
 
     spec: EnvSpec
     out: StepArrays
 
+    @property
+    def resumable(self) -> bool: ...
     def reset(self) -> None: ...
     def step(self, action: Array) -> None: ...
     def restart(self, rows: Array) -> None: ...
+    def restart_streams(self) -> None: ...
+    def state_dict(self) -> State: ...
+    def resume(self, state: State) -> list[int]: ...
     def close(self) -> None: ...
 
 
 class Policy(Protocol):
-    """Acts: for predict and evaluate. Knows no reward, loss or buffer."""
+    """Acts: for predict and evaluate. Knows no reward, loss or buffer.
 
-    def act(self, obs: ObsArray, *, deterministic: bool, rng: np.random.Generator) -> Array: ...
+    What it remembers of each row travels through its caller: `initial_state(rows)`, then `act` takes a state and
+    returns the next one. Zeros are the beginning of every memory, so a caller restarts rows by setting them to 0.
+    """
+
+    def initial_state(self, rows: int) -> PolicyState: ...
+    def act(
+        self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
+    ) -> tuple[Array, PolicyState]: ...
 
 
 class Explorer(Protocol):
@@ -50,12 +67,29 @@ class Explorer(Protocol):
 
     Per step: `act(step.obs, acted, progress)`, the environments move, `after_step(step, acted)`;
     after the last one `end_collect(step, acted)`. `forget` drops what it knows of episodes that will not go on.
+    `columns` are what it says besides, in `acted.extra`, to be stored with each step.
     """
+
+    columns: tuple[Column, ...]
 
     def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None: ...
     def after_step(self, step: StepArrays, acted: ActArrays) -> None: ...
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None: ...
     def forget(self, envs: Sequence[int]) -> None: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class Sampler(Protocol):
+    """Makes experience: steps of environments here, of other processes, or on other machines.
+
+    What it collects goes to a recorder; what it returns is all that the trainer needs to know. Its state is that of the
+    episodes that go on; `lost` ones are forgotten.
+    """
+
+    def collect(self, num_steps: int, progress: Progress) -> Collected: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State, *, lost: Sequence[int] = ()) -> None: ...
 
 
 class Recorder(Protocol):
@@ -91,10 +125,6 @@ class ExperienceSource(Recorder, Protocol[BatchT]):
 class Learner(Protocol[BatchT_contra]):
     """An update rule: `update(batch, progress)`. No environment, file, logger or clock."""
 
-    @property
-    def policy(self) -> Policy: ...
-    @property
-    def explorer(self) -> Explorer: ...
     def update(self, batch: BatchT_contra, progress: Progress) -> UpdateResult: ...
 
 

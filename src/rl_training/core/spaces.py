@@ -12,6 +12,7 @@ from rl_training.core.types import Array, ObsArray, leaves
 
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 CONTAINER_SPACES = (spaces.Dict, spaces.Tuple)
+ANY_ACTION = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
 
 
 def observation_leaves(space: Space[Any]) -> dict[str, Space[Any]]:

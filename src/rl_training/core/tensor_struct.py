@@ -23,7 +23,7 @@ class TensorStruct:
     def split(self, size: int) -> Iterator[Self]:
         """Yield the rows in order, `size` at a time, as views."""
         columns = [_split(getattr(self, f.name), size) for f in fields(self)]  # type: ignore[arg-type]  # mix-in
-        for parts in zip(*columns, strict=False):  # a field that is None has no end
+        for parts in zip(*columns, strict=False):  # a field that is None or empty has no end
             yield type(self)(*parts)
 
     def to(self, device: Any) -> Self:
@@ -40,8 +40,8 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _split(value: Any, size: int) -> Iterable[Any]:
-    if value is None:
-        return repeat(None)
+    if value is None or value == {}:
+        return repeat(value)
     if isinstance(value, dict):
         parts = zip(*(tensor.split(size) for tensor in value.values()), strict=True)
         return (dict(zip(value, part, strict=True)) for part in parts)

@@ -10,13 +10,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import Space
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 Array: TypeAlias = np.ndarray[Any, Any]
 ObsArray: TypeAlias = Array | dict[str, Array]  # nested spaces are flattened to keys such as "a/b"
 Obs: TypeAlias = Tensor | dict[str, Tensor]
 Metrics: TypeAlias = dict[str, Tensor]  # 0-d, detached, on the device: read once, where we log
 State: TypeAlias = dict[str, Any]  # nested; leaves are tensors (safetensors) or plain data (JSON)
+PolicyState: TypeAlias = tuple[
+    Array, ...
+]  # what a policy remembers, rows [N] first; () for one without memory
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Progress:
     """Valid transitions, summed over environments."""
     updates: int = 0
     total_timesteps: int = 0
+    total_updates: int | None = None
+    """The budget of a run that collects nothing, such as one that learns from a dataset; it then counts alone."""
 
     def advanced(self, *, timesteps: int = 0, updates: int = 0) -> "Progress":
         """Return the progress after so many more timesteps and updates."""
@@ -35,14 +40,17 @@ class Progress:
     @property
     def done(self) -> bool:
         """The budget is used up."""
+        if self.total_updates is not None:
+            return self.updates >= self.total_updates
         return self.timesteps >= self.total_timesteps
 
     @property
     def fraction(self) -> float:
         """Part of the budget that is used, clamped to [0, 1]: the last rollout may overshoot."""
-        if self.total_timesteps <= 0:
-            return 1.0
-        return min(self.timesteps / self.total_timesteps, 1.0)
+        spent, budget = self.timesteps, self.total_timesteps
+        if self.total_updates is not None:
+            spent, budget = self.updates, self.total_updates
+        return min(spent / budget, 1.0) if budget > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,16 @@ class EpisodeStats:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Collected:
+    """What one call of a sampler brought, besides what it recorded."""
+
+    timesteps: int
+    """Valid transitions."""
+    episodes: list[EpisodeStats]
+    """Those that ended meanwhile, in the order they did."""
+
+
 @dataclass
 class StepArrays:
     """What the environments said; rows [N]; allocated once, overwritten in place by every step."""
@@ -80,7 +98,13 @@ class StepArrays:
     """terminated | truncated."""
     valid: Array
     """False on the dead row of a next-step autoreset."""
+    cut: Array
+    """Nothing that follows counts for what came before, though the episode goes on: a lost life. Never where `ended`.
+
+    It cuts advantages and n-step returns like a termination, and resets neither environment, statistics nor memory.
+    """
     any_ended: bool = False
+    any_cut: bool = False
     num_valid: int = 0
 
 
@@ -96,6 +120,8 @@ class ActArrays:
     """V(final_obs) where truncated, 0 elsewhere."""
     last_value: Array
     """V(obs) after the last step of a collect."""
+    extra: dict[str, Array] = field(default_factory=dict)
+    """The columns that the explorer declares besides; they are stored and come back with the batches."""
 
 
 @dataclass(frozen=True)
@@ -134,3 +160,10 @@ def leaves(obs: ObsArray) -> Iterator[tuple[str, Array]]:
         yield from obs.items()
     else:
         yield "", obs
+
+
+def tensors_of(obs: ObsArray) -> Obs:
+    """Return the same memory as tensors."""
+    if isinstance(obs, dict):
+        return {key: from_numpy(array) for key, array in obs.items()}
+    return from_numpy(obs)

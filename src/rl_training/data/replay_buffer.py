@@ -4,8 +4,8 @@ A row holds a whole transition, so that a draw touches memory once per sample: f
 of the time that one array per field does.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,11 +13,11 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
-from rl_training.core.spaces import action_layout, float_dtype, leaf_dtype, observation_leaves
+from rl_training.core.columns import Column, action_column, field_name, observation_columns, shaped_columns
 from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import Array, Obs, ObsArray, State, StepArrays, leaves
+from rl_training.data.accumulators import Accumulator, NStepWindow
 from rl_training.data.frames import FrameStore
-from rl_training.data.n_step import NStepWindow
 from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
 
 Shape: TypeAlias = tuple[int, ...]
@@ -39,6 +39,8 @@ class Transitions(TensorStruct):
     """Where the rows lie, for new priorities."""
     weights: Tensor | None = None
     """Importance weights of prioritised sampling; None where all are 1."""
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    """The columns that the explorer declared, as they were when the action was taken."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -65,47 +67,50 @@ class ReplayBuffer:
         prioritized: bool = False,
         priority_alpha: float = 0.6,
         frame_stack: int | None = None,
+        extra: Sequence[Column] = (),
     ) -> None:
         """`obs_shape` and `obs_dtype` (NumPy types) are mappings for Dict observations."""
         if capacity < 1 or num_envs < 1:
             raise ValueError(f"capacity and num_envs must be positive, got {capacity} and {num_envs}")
         self.capacity, self.num_envs = capacity, num_envs
         self.total_rows = self.kept_rows = 0
-        shapes = dict(obs_shape) if isinstance(obs_shape, Mapping) else {"": tuple(obs_shape)}
-        types = obs_dtype if isinstance(obs_dtype, Mapping) else {"": obs_dtype}
-        obs_types: dict[str, np.dtype[Any]] = {
-            key: np.dtype(types.get(key) or float_dtype()) for key in shapes
-        }
-        self._plain = "" in shapes
+        seen = shaped_columns(obs_shape, obs_dtype)
+        self._plain = "" in seen
         self.frames: FrameStore | None = None
         if frame_stack is not None:
-            if not self._plain or len(shapes[""]) < 2 or shapes[""][0] != frame_stack:
-                raise ValueError(
-                    f"frame_stack is {frame_stack}, but observations have shape {obs_shape}; "
-                    "it must be the first axis of a plain observation"
-                )
-            # an episode has one frame more than transitions, so short episodes need more frames than rows
-            room = capacity + capacity // 8 + 2 * num_envs * (frame_stack + n_step + 2)
-            self.frames = FrameStore(room, num_envs=num_envs, stack_shape=shapes[""], dtype=obs_types[""])
-            shapes, obs_types = {"": (frame_stack,)}, {"": np.dtype(np.int64)}
-        self._obs_keys = list(shapes)
-        obs_fields = [(key, obs_types[key], shape) for key, shape in shapes.items()]
-        self.dtype = np.dtype(
-            [
-                *[(_field("obs", key), dtype, shape) for key, dtype, shape in obs_fields],
-                *[(_field("next_obs", key), dtype, shape) for key, dtype, shape in obs_fields],
-                ("actions", np.dtype(action_dtype or float_dtype()), action_shape),
-                ("rewards", float_dtype()),
-                ("discounts", float_dtype()),
-            ],
-            align=True,
+            self.frames = self._frame_store(seen, frame_stack, n_step)
+            seen = {"": Column("obs", (frame_stack,), np.int64)}
+        self._obs_keys = list(seen)
+        self._extra = [column.name for column in extra]
+        self.columns = (
+            *seen.values(),
+            *[replace(column, name=field_name("next_obs", key)) for key, column in seen.items()],
+            Column("actions", action_shape, action_dtype),
+            Column("rewards"),
+            Column("discounts"),
+            *extra,
         )
-        self.window = NStepWindow(self.dtype, n=n_step, gamma=gamma, num_envs=num_envs)
+        self.dtype = np.dtype(
+            [(column.name, column.type, column.shape) for column in self.columns], align=True
+        )
+        self.window: Accumulator = NStepWindow(self.dtype, n=n_step, gamma=gamma, num_envs=num_envs)
         self.prioritized = prioritized
         self.sampler: Sampler = (
             PrioritizedSampler(capacity, alpha=priority_alpha) if prioritized else UniformSampler(capacity)
         )
         self._rows: Array | None = None
+
+    def _frame_store(self, seen: Mapping[str, Column], frame_stack: int, n_step: int) -> FrameStore:
+        column = seen.get("")
+        if column is None or len(column.shape) < 2 or column.shape[0] != frame_stack:
+            found = {key: entry.shape for key, entry in seen.items()} if column is None else column.shape
+            raise ValueError(
+                f"frame_stack is {frame_stack}, but observations have shape {found}; "
+                "it must be the first axis of a plain observation"
+            )
+        # an episode has one frame more than transitions, so short episodes need more frames than rows
+        room = self.capacity + self.capacity // 8 + 2 * self.num_envs * (frame_stack + n_step + 2)
+        return FrameStore(room, num_envs=self.num_envs, stack_shape=column.shape, dtype=column.type)
 
     @classmethod
     def for_spaces(
@@ -118,18 +123,18 @@ class ReplayBuffer:
         **settings: Any,
     ) -> "ReplayBuffer":
         """Return a buffer with the shapes and types of the spaces; nested entries under keys such as `a/b`."""
-        obs_leaves = observation_leaves(observation_space)
-        shapes = {key: tuple(leaf.shape or ()) for key, leaf in obs_leaves.items()}
-        dtypes = {key: leaf_dtype(leaf) for key, leaf in obs_leaves.items()}
+        seen = observation_columns(observation_space)
+        shapes = {key: column.shape for key, column in seen.items()}
+        dtypes = {key: column.type for key, column in seen.items()}
         plain = "" in shapes
-        action_shape, action_dtype = action_layout(action_space)
+        action = action_column(action_space)
         return cls(
             capacity=capacity,
             num_envs=num_envs,
             obs_shape=shapes[""] if plain else shapes,
             obs_dtype=dtypes[""] if plain else dtypes,
-            action_shape=action_shape,
-            action_dtype=action_dtype,
+            action_shape=action.shape,
+            action_dtype=action.type,
             **settings,
         )
 
@@ -149,16 +154,18 @@ class ReplayBuffer:
             self._rows = np.zeros(self.capacity, self.dtype)
         return self._rows
 
-    def record_action(self, obs: ObsArray, actions: Array) -> None:
+    def record_action(self, obs: ObsArray, actions: Array, extra: Mapping[str, Array] | None = None) -> None:
         """Copy what was seen [N, ...] and done [N, ...], before the environments overwrite it."""
-        self.window.begin(self._encoded("obs", obs) | {"actions": actions})
+        self.window.begin(self._encoded("obs", obs) | {"actions": actions} | dict(extra or {}))
 
     def record_outcome(self, step: StepArrays) -> None:
         """Copy what came of it; transitions whose n rewards are complete, or whose episode ended, enter the ring."""
-        successors = _successors(step)
-        finished = self.window.complete(
-            step.reward, step.terminated, step.ended, step.valid, self._encoded("next_obs", successors)
-        )
+        successors = self._encoded("next_obs", _successors(step))
+        over, ended = step.terminated, step.ended
+        if step.any_cut:
+            # for what came before, a cut is an end of the task; its successor is an observation like any other
+            over, ended = over | step.cut, ended | step.cut
+        finished = self.window.complete(step.reward, over, ended, step.valid, successors)
         if len(finished):
             self.add(finished)
 
@@ -192,6 +199,7 @@ class ReplayBuffer:
             next_obs=self._decoded("next_obs", rows),
             indices=torch.from_numpy(index),
             weights=None if weights is None else torch.from_numpy(weights).to(torch.get_default_dtype()),
+            extra={name: torch.from_numpy(rows[name]) for name in self._extra},
         )
 
     def update_priorities(self, indices: Tensor, errors: Tensor) -> None:
@@ -206,14 +214,14 @@ class ReplayBuffer:
         if self.frames is not None:
             assert not isinstance(obs, dict)
             return {kind: self.frames.numbers_of(obs)}
-        return {_field(kind, key): array for key, array in leaves(obs)}
+        return {field_name(kind, key): array for key, array in leaves(obs)}
 
     def _decoded(self, kind: str, rows: Array) -> Obs:
         if self.frames is not None:
             return torch.from_numpy(self.frames.stacks(rows[kind]))
         if self._plain:
             return torch.from_numpy(rows[kind])
-        return {key: torch.from_numpy(rows[_field(kind, key)]) for key in self._obs_keys}
+        return {key: torch.from_numpy(rows[field_name(kind, key)]) for key in self._obs_keys}
 
     def _draw(self, count: int, rng: np.random.Generator, beta: float) -> tuple[Array, Array | None]:
         """Return positions [count] and weights; rows whose frames were overwritten are drawn again."""
@@ -299,7 +307,3 @@ def _successors(step: StepArrays) -> ObsArray:
         mask = step.ended.reshape(-1, *[1] * (array.ndim - 1))
         found[key] = np.where(mask, final, array)
     return found[""] if "" in found else found
-
-
-def _field(kind: str, key: str) -> str:
-    return f"{kind}/{key}" if key else kind

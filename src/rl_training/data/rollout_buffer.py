@@ -1,7 +1,7 @@
 """The on-policy buffer: one rollout, preallocated, written in place, spent by one update."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,12 +9,27 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
+from rl_training.core.columns import Column, action_column, allocated, observation_columns, shaped_columns
 from rl_training.core.returns import gae
-from rl_training.core.spaces import action_layout, leaf_dtype, observation_leaves
 from rl_training.core.tensor_struct import TensorStruct
-from rl_training.core.types import ActArrays, Array, Obs, ObsArray, StepArrays
+from rl_training.core.types import ActArrays, Obs, ObsArray, StepArrays, leaves
 
 Shape: TypeAlias = tuple[int, ...]
+
+COLUMNS = (
+    Column("logprobs"),
+    Column("values"),
+    Column("rewards"),
+    Column("dones", dtype=np.bool_),
+    Column("cuts", dtype=np.bool_),
+    Column("final_values"),
+    Column("valid", dtype=np.bool_),
+    # computed when the rollout is complete
+    Column("next_values"),
+    Column("advantages"),
+    Column("returns"),
+)
+"""What every rollout holds besides observations and actions."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,8 @@ class RolloutBatch(TensorStruct):
     advantages: Tensor
     returns: Tensor
     valid: Tensor | None = None
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    """The columns that the explorer declared."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -47,11 +64,25 @@ class RolloutBatch(TensorStruct):
 
 
 class RolloutBuffer:
-    """`num_steps` rows of `num_envs` environments, [T, N, ...], on the CPU.
+    """`num_steps` rows of `num_envs` environments, [T, N, ...], on the CPU; every column is a tensor attribute.
 
-    `dones[t]` says that step t ended an episode, in whichever way; `final_values[t]` is the value of the true
-    last observation where the clock ended it, 0 elsewhere. Rewards stay what the environment gave.
+    `dones[t]` says that step t ended an episode, in whichever way, `cuts[t]` that nothing after it counts for what came
+    before though the episode goes on; `final_values[t]` is the value of the true last observation where the clock ended
+    it, 0 elsewhere. Rewards stay what the environment gave.
     """
+
+    obs: Obs
+    actions: Tensor
+    logprobs: Tensor
+    values: Tensor
+    rewards: Tensor
+    dones: Tensor
+    cuts: Tensor
+    final_values: Tensor
+    valid: Tensor
+    next_values: Tensor
+    advantages: Tensor
+    returns: Tensor
 
     def __init__(
         self,
@@ -62,54 +93,57 @@ class RolloutBuffer:
         action_shape: Shape,
         obs_dtype: Any = None,
         action_dtype: Any = None,
+        extra: Sequence[Column] = (),
     ) -> None:
         """`obs_shape` and `obs_dtype` (NumPy types) are mappings for Dict observations."""
-        if num_steps < 1 or num_envs < 1:
-            raise ValueError(f"num_steps and num_envs must be positive, got {num_steps} and {num_envs}")
-        self.num_steps, self.num_envs = num_steps, num_envs
-        leading = (num_steps, num_envs)
-        self.obs: Obs
-        if isinstance(obs_shape, Mapping):
-            dtypes = obs_dtype or {}
-            self.obs = {key: _zeros((*leading, *shape), dtypes.get(key)) for key, shape in obs_shape.items()}
-        else:
-            self.obs = _zeros((*leading, *obs_shape), obs_dtype)
-        self.actions = _zeros((*leading, *action_shape), action_dtype)
-        self.logprobs = _zeros(leading)
-        self.rewards = _zeros(leading)
-        self.dones = torch.zeros(leading, dtype=torch.bool)
-        self.values = _zeros(leading)
-        self.final_values = _zeros(leading)
-        self.valid = torch.ones(leading, dtype=torch.bool)
-        self.advantages = _zeros(leading)
-        self.returns = _zeros(leading)
-        self.next_values = _zeros(leading)
-        self.row = 0
-        self._write = _Views(self)
+        seen, action = shaped_columns(obs_shape, obs_dtype), Column("actions", action_shape, action_dtype)
+        self._allocate(num_steps, num_envs, seen, action, extra)
 
     @classmethod
     def for_spaces(
-        cls, observation_space: Space[Any], action_space: Space[Any], *, num_steps: int, num_envs: int
+        cls,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        *,
+        num_steps: int,
+        num_envs: int,
+        extra: Sequence[Column] = (),
     ) -> "RolloutBuffer":
         """Return a buffer with the shapes and types of the spaces; nested entries under keys such as `a/b`."""
-        obs_leaves = observation_leaves(observation_space)
-        shapes = {key: tuple(leaf.shape or ()) for key, leaf in obs_leaves.items()}
-        dtypes = {key: leaf_dtype(leaf) for key, leaf in obs_leaves.items()}
-        plain = "" in shapes
-        action_shape, action_dtype = action_layout(action_space)
-        return cls(
-            num_steps=num_steps,
-            num_envs=num_envs,
-            obs_shape=shapes[""] if plain else shapes,
-            obs_dtype=dtypes[""] if plain else dtypes,
-            action_shape=action_shape,
-            action_dtype=action_dtype,
-        )
+        buffer = cls.__new__(cls)
+        seen = observation_columns(observation_space)
+        buffer._allocate(num_steps, num_envs, seen, action_column(action_space), extra)
+        return buffer
+
+    def _allocate(
+        self,
+        num_steps: int,
+        num_envs: int,
+        seen: Mapping[str, Column],
+        action: Column,
+        extra: Sequence[Column],
+    ) -> None:
+        if num_steps < 1 or num_envs < 1:
+            raise ValueError(f"num_steps and num_envs must be positive, got {num_steps} and {num_envs}")
+        self.num_steps, self.num_envs = num_steps, num_envs
+        self.columns = (*seen.values(), action, *COLUMNS, *extra)
+        # NumPy views of the tensors' memory: row writes cost a third of torch's
+        self._write = allocated(self.columns, num_steps, num_envs)
+        tensors = {name: torch.from_numpy(array) for name, array in self._write.items()}
+        for column in COLUMNS:
+            setattr(self, column.name, tensors[column.name])
+        self.actions = tensors["actions"]
+        self.extra = {column.name: tensors[column.name] for column in extra}
+        self._write_obs = {key: self._write[column.name] for key, column in seen.items()}
+        by_key = {key: tensors[column.name] for key, column in seen.items()}
+        self.obs = by_key[""] if "" in by_key else by_key
+        self.reset()
 
     def reset(self) -> None:
         """Rewind: the next record goes to row 0."""
         self.row = 0
         self.valid.fill_(True)
+        self.cuts.fill_(False)
 
     @property
     def full(self) -> bool:
@@ -121,23 +155,24 @@ class RolloutBuffer:
         if self.full:
             raise IndexError(f"the rollout of {self.num_steps} steps is full; call reset() first")
         write, row = self._write, self.row
-        if isinstance(obs, dict):
-            for key, array in obs.items():
-                write.obs_leaves[key][row] = array
-        else:
-            write.obs[row] = obs
-        write.actions[row] = acted.action
-        write.logprobs[row] = acted.logprob
-        write.values[row] = acted.value
+        for key, array in leaves(obs):
+            self._write_obs[key][row] = array
+        write["actions"][row] = acted.action
+        write["logprobs"][row] = acted.logprob
+        write["values"][row] = acted.value
+        for name, array in acted.extra.items():
+            write[name][row] = array
 
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None:
         """Copy what came of it into the same row, and move on."""
         write, row = self._write, self.row
-        write.rewards[row] = step.reward
-        write.dones[row] = step.ended
-        write.final_values[row] = acted.final_value
+        write["rewards"][row] = step.reward
+        write["dones"][row] = step.ended
+        write["final_values"][row] = acted.final_value
+        if step.any_cut:
+            write["cuts"][row] = step.cut
         if step.num_valid < self.num_envs:
-            write.valid[row] = step.valid
+            write["valid"][row] = step.valid
         self.row += 1
 
     def compute_returns_and_advantages(
@@ -147,17 +182,16 @@ class RolloutBuffer:
 
         `rewards` [T, N] stands in for the recorded ones if they are to be scaled.
         """
-        dones = self.dones.bool()
+        stops = self.dones.bool() | self.cuts
         self.next_values[:-1] = self.values[1:]
         self.next_values[-1] = torch.as_tensor(last_value)
-        torch.where(
-            dones, self.final_values, self.next_values, out=self.next_values
-        )  # ended: 0, or V(final_obs)
+        # where it stops: V(final_obs) if the clock did it, otherwise 0
+        torch.where(stops, self.final_values, self.next_values, out=self.next_values)
         gae(
             self.rewards if rewards is None else rewards,
             self.values,
             self.next_values,
-            dones,
+            stops,
             gamma=gamma,
             gae_lambda=gae_lambda,
             out=self.advantages,
@@ -166,48 +200,23 @@ class RolloutBuffer:
 
     def flat(self) -> RolloutBatch:
         """Return all rows [T * N] as views, in the order of time."""
-        flatten = _flatten_leading
-        obs = (
-            {key: flatten(leaf) for key, leaf in self.obs.items()}
-            if isinstance(self.obs, dict)
-            else flatten(self.obs)
+        batch = RolloutBatch(
+            obs=self.obs,
+            actions=self.actions,
+            logprobs=self.logprobs,
+            values=self.values,
+            advantages=self.advantages,
+            returns=self.returns,
+            valid=None if bool(self.valid.all()) else self.valid,
+            extra=self.extra,
         )
-        return RolloutBatch(
-            obs=obs,
-            actions=flatten(self.actions),
-            logprobs=flatten(self.logprobs),
-            values=flatten(self.values),
-            advantages=flatten(self.advantages),
-            returns=flatten(self.returns),
-            valid=None if bool(self.valid.all()) else flatten(self.valid),
-        )
+        return batch.map(_flatten_leading)
 
     def iter_minibatches(
         self, batch_size: int, *, rng: np.random.Generator | None = None
     ) -> Iterator[RolloutBatch]:
         """Partition the rollout into minibatches, shuffled if `rng` is given."""
         return self.flat().minibatches(batch_size, rng)
-
-
-class _Views:
-    """NumPy views of the buffer's memory: row writes cost a third of torch's."""
-
-    def __init__(self, buffer: RolloutBuffer) -> None:
-        if isinstance(buffer.obs, dict):
-            self.obs_leaves: dict[str, Array] = {key: leaf.numpy() for key, leaf in buffer.obs.items()}
-        else:
-            self.obs: Array = buffer.obs.numpy()
-        self.actions = buffer.actions.numpy()
-        self.logprobs = buffer.logprobs.numpy()
-        self.values = buffer.values.numpy()
-        self.rewards = buffer.rewards.numpy()
-        self.dones = buffer.dones.numpy()
-        self.final_values = buffer.final_values.numpy()
-        self.valid = buffer.valid.numpy()
-
-
-def _zeros(shape: Shape, dtype: Any = None) -> Tensor:
-    return torch.zeros(shape) if dtype is None else torch.from_numpy(np.zeros(shape, dtype))
 
 
 def _flatten_leading(tensor: Tensor) -> Tensor:

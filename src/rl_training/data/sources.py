@@ -10,7 +10,16 @@ from torch import Tensor
 
 from rl_training.core.schedules import interpolated
 from rl_training.core.seeding import generator_state, set_generator_state
-from rl_training.core.types import ActArrays, ObsArray, Progress, State, StepArrays, UpdateResult
+from rl_training.core.types import (
+    ActArrays,
+    Obs,
+    ObsArray,
+    Progress,
+    State,
+    StepArrays,
+    UpdateResult,
+    tensors_of,
+)
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 
@@ -111,7 +120,7 @@ class ReplaySource:
         rng: np.random.Generator,
         beta: float = 1.0,
         reward_scaler: RewardScaler | None = None,
-        observe: Callable[[ObsArray], None] | None = None,
+        observe: Callable[[Obs], None] | None = None,
     ) -> None:
         """`beta` rises linearly to 1; `observe` is shown every new observation [N, ...], for statistics."""
         self.buffer = buffer
@@ -127,14 +136,14 @@ class ReplaySource:
 
     def record_action(self, obs: ObsArray, acted: ActArrays) -> None:
         """Copy the observation and what was done."""
-        self.buffer.record_action(obs, acted.action)
+        self.buffer.record_action(obs, acted.action, acted.extra)
 
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None:
         """Copy what came of it, and bring the statistics up to date."""
         self.buffer.record_outcome(step)
         self.recorded += step.num_valid
         if self.observe is not None:
-            self.observe(step.obs)
+            self.observe(tensors_of(step.obs))
         if self.reward_scaler is not None:
             rewards, ended, valid = (
                 torch.from_numpy(array)[None] for array in (step.reward, step.ended, step.valid)

@@ -17,6 +17,9 @@ from rl_training.envs.episodes import Snapshot
 from rl_training.envs.observations import write_batch, write_row
 from rl_training.envs.statistics import Statistics, statistics_from, statistics_state
 
+CUT = "cut_bootstrap"
+"""What an environment or wrapper puts into `info` as true where a step cuts the future off and the episode goes on."""
+
 
 class VectorStepper:
     """Turns a vector environment of either autoreset mode into one stream of valid transitions.
@@ -43,6 +46,7 @@ class VectorStepper:
             truncated=np.zeros(n, np.bool_),
             ended=np.zeros(n, np.bool_),
             valid=np.ones(n, np.bool_),
+            cut=np.zeros(n, np.bool_),
             num_valid=n,
         )
         self._checks = [
@@ -58,7 +62,8 @@ class VectorStepper:
         write_batch(out.obs, obs)
         out.ended[:] = False
         out.valid[:] = True
-        out.any_ended = False
+        out.cut[:] = False
+        out.any_ended = out.any_cut = False
         self._refuse_non_finite()
 
     def step(self, action: Array) -> None:
@@ -84,6 +89,8 @@ class VectorStepper:
         out.num_valid = int(out.valid.sum()) if was_ended else len(out.valid)
         if out.any_ended:
             self._write_final_obs(obs, info)
+        if CUT in info or out.any_cut:
+            self._write_cuts(info)
         self._refuse_non_finite()
 
     def restart(self, rows: Array) -> None:
@@ -185,6 +192,13 @@ class VectorStepper:
         """Let the next reset start from episode 0 again."""
         if isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
             self.env.set_attr("episode", -1)
+
+    def _write_cuts(self, info: dict[str, Any]) -> None:
+        """Where the episode has ended anyway, or the row is dead, there is nothing to cut."""
+        out = self.out
+        out.cut[:] = info.get(CUT, False)
+        out.cut &= ~out.ended & out.valid
+        out.any_cut = bool(out.cut.any())
 
     def _write_final_obs(self, obs: Any, info: dict[str, Any]) -> None:
         out = self.out

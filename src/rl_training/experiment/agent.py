@@ -9,14 +9,15 @@ from typing import Any
 
 import torch
 
-from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.base import Algorithm, Parts
+from rl_training.algorithms import ALGORITHMS, refuse_actions
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.parts import BuildContext, Parts
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.protocols import Policy
 from rl_training.core.seeding import EVALUATION_ACTIONS, EVALUATION_EPISODES, numpy_generator
 from rl_training.core.spaces import space_text
-from rl_training.core.types import Array, EnvSpec, Evaluation, Progress, State
+from rl_training.core.types import Array, EnvSpec, Evaluation, Progress, State, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
 from rl_training.envs.observations import batched
@@ -69,7 +70,10 @@ class Agent:
     def predict(self, obs: Any, *, deterministic: bool = True) -> Array:
         """Return the action in the environment's units for one observation, or actions for a batch."""
         batch, is_batch = batched(self.spec.observation_space, obs)
-        actions = self._adapter.to_env(self.policy.act(batch, deterministic=deterministic, rng=self._rng))
+        rows = len(next(iter(leaves(batch)))[1])
+        memory = self.policy.initial_state(rows)
+        chosen, _ = self.policy.act(batch, memory, deterministic=deterministic, rng=self._rng)
+        actions = self._adapter.to_env(chosen)
         return actions if is_batch else actions[0]
 
     def evaluate(self, num_episodes: int = 10, *, deterministic: bool | None = None) -> dict[str, Any]:
@@ -171,14 +175,35 @@ def probe_spec(config: TrainConfig, factory: EnvFactory | None) -> EnvSpec:
 
 def build_parts(config: TrainConfig, spec: EnvSpec, algorithm: type[Algorithm] | None = None) -> Parts:
     """Return learner and source as `algorithm` builds them; by default the table's entry for the config."""
-    return (algorithm or ALGORITHMS[config.algo]).build(config, spec, choose_device(config.device))
+    chosen = algorithm or ALGORITHMS[config.algo]
+    refuse_actions(chosen, spec.action_space)
+    return chosen.build(config.algorithm, build_context(config, spec))
+
+
+def build_context(config: TrainConfig, spec: EnvSpec) -> BuildContext:
+    """Return the part of a config that builders may see."""
+    return BuildContext(
+        spec,
+        config.seed,
+        choose_device(config.device),
+        normalize_obs=config.normalize_obs,
+        normalize_reward=config.normalize_reward,
+    )
 
 
 def own_build(config: TrainConfig, algorithm: type[Algorithm] | None) -> str | None:
     """Return the name of a class that builds its parts otherwise than the table's entry does; None for any other."""
-    if algorithm is None or algorithm.build is ALGORITHMS[config.algo].build:
+    if algorithm is None or not builds_otherwise(algorithm, ALGORITHMS[config.algo]):
         return None
     return f"{algorithm.__module__}:{algorithm.__qualname__}"
+
+
+def builds_otherwise(algorithm: type[Algorithm], table: type[Algorithm]) -> bool:
+    """Tell whether a class has a builder of its own."""
+    if algorithm.build.__func__ is not table.build.__func__:  # type: ignore[attr-defined]  # both are class methods
+        return True
+    names = ("build_actor", "build_source", "build_learner")
+    return any(getattr(algorithm, name) is not getattr(table, name) for name in names)
 
 
 def check_algorithm(checkpoint: Checkpoint, algorithm: type[Algorithm] | None) -> None:
@@ -232,12 +257,12 @@ def new_agent(
 ) -> Agent:
     """Return an agent with initial weights."""
     spec = probe_spec(config, factory)
-    learner = build_parts(config, spec, algorithm).learner
+    parts = build_parts(config, spec, algorithm)
     return Agent(
         config,
         spec,
-        learner.policy,
-        state=learner.state_dict,
+        parts.actor.policy,
+        state=parts.learner.state_dict,
         progress=Progress,
         algorithm=algorithm,
         factory=factory,
@@ -270,8 +295,7 @@ def load_agent(
     )
     spec = probe_spec(checkpoint.config, factory)
     check_spaces(checkpoint, spec)
-    policy = build_parts(checkpoint.config, spec, algorithm).learner.policy
-    assert isinstance(policy, torch.nn.Module)
+    policy = build_parts(checkpoint.config, spec, algorithm).actor.policy
     with restoring(checkpoint.path):
         restore_model(policy, checkpoint.state["model"], checkpoint.path)
     return Agent(

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import RunFault, UserError
+from rl_training.core.state import join_state, split_state
 from rl_training.core.types import Progress, State
 from rl_training.experiment.files import (
     read_json,
@@ -357,40 +358,6 @@ def refuse_non_finite(model: State, consequence: str, error: type[Exception] = R
     for name, tensor in split_state(model)[0].items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise error(f"{consequence}: '{name}' holds a number that is not finite")
-
-
-def split_state(state: State, prefix: str = "") -> tuple[dict[str, Tensor], State]:
-    """Return (tensors under paths such as `a/b`, the same nesting without them)."""
-    tensors: dict[str, Tensor] = {}
-    plain: State = {}
-    for key, value in state.items():
-        if "/" in key:
-            raise ValueError(f"state has a key '{key}', but '/' separates the parts of a path")
-        if isinstance(value, Tensor):
-            # a copy: parameters are views of one vector, and a file holds each tensor once
-            tensors[f"{prefix}{key}"] = value.detach().to("cpu", copy=True).contiguous()
-        elif isinstance(value, dict):
-            inner, plain[key] = split_state(value, f"{prefix}{key}/")
-            tensors |= inner
-        else:
-            plain[key] = value
-    return tensors, plain
-
-
-def join_state(tensors: Mapping[str, Tensor], plain: State) -> State:
-    """Put the tensors of `split_state` back into their places."""
-    state: State = {
-        key: join_state({}, value) if isinstance(value, dict) else value for key, value in plain.items()
-    }
-    for path, tensor in tensors.items():
-        *parents, name = path.split("/")
-        place = state
-        for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
-                raise ValueError(f"'{path}' lies inside of a value")
-        place[name] = tensor
-    return state
 
 
 def point(checkpoints: Path, pointer: str, name: str) -> None:

@@ -53,7 +53,7 @@ from rl_training.runtime.callbacks import (
     TimeLimit,
     TrainingContext,
 )
-from rl_training.runtime.collector import Collector
+from rl_training.runtime.sampler import LocalSampler
 from rl_training.runtime.trainer import EVALUATION_COLUMNS, Cadence, Trainer
 
 
@@ -137,8 +137,8 @@ class Session:
         return self._finished(self.trainer.fit(start))
 
     def _trainer(self, evaluator: VectorStepper, interrupts: Interrupts) -> Trainer:
-        config, policy = self.config, self.parts.learner.policy
-        collector = Collector(self.stepper, self.parts.learner.explorer, self.parts.source)
+        config, policy = self.config, self.parts.actor.policy
+        sampler = LocalSampler(self.stepper, self.parts.actor.explorer, self.parts.source)
 
         def evaluate() -> Evaluation:
             evaluator.take_statistics(self.stepper)
@@ -152,7 +152,7 @@ class Session:
                 raise
 
         return Trainer(
-            collector,
+            sampler,
             self.parts.source,
             self.parts.learner,
             cadence=Cadence(
@@ -174,7 +174,7 @@ class Session:
         agent = Agent(
             self.config,
             stepper.spec,
-            learner.policy,
+            self.parts.actor.policy,
             state=lambda: learner.state_dict() | {"envs": stepper.state_dict()},
             progress=lambda: trainer.progress,
             algorithm=self.algorithm,
@@ -235,7 +235,7 @@ class Session:
     def _restore(self, checkpoint: Checkpoint, resumed: bool) -> None:
         state = checkpoint.state
         check_spaces(checkpoint, self.stepper.spec)
-        policy = self.parts.learner.policy
+        policy = self.parts.actor.policy
         assert isinstance(policy, torch.nn.Module)
         restore_model(policy, state["model"], checkpoint.path)
         self.parts.learner.load_state_dict(state)
@@ -246,7 +246,7 @@ class Session:
         self.stepper.change_seed(checkpoint.progress.timesteps)
         lost = self.stepper.resume(self._fitting_envs(state))
         self.parts.source.forget(lost)
-        self.parts.learner.explorer.forget(lost)
+        self.parts.actor.explorer.forget(lost)
         if lost and resumed and self.stepper.resumable:
             warnings.warn(
                 f"environments {lost} are not deterministic: replaying their actions led elsewhere. They go on with a "

@@ -10,7 +10,7 @@ from rl_training.models.mlp import ACTIVATIONS, ActivationName
 
 
 class EnsembleMLP(nn.Module):
-    """`num_members` independent networks of the given layer sizes; features [B, D] to outputs [M, B].
+    """`num_members` networks of the given layer sizes; features and actions, [B, D] together, to values [M, B].
 
     Every member starts with weights of its own, in torch's uniform initialisation. The last size must be 1.
     """
@@ -40,13 +40,14 @@ class EnsembleMLP(nn.Module):
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(bias))
 
-    def forward(self, features: Tensor, members: int | None = None) -> Tensor:
-        """Return outputs [M, B]; with `members` those of the first so many only."""
+    def forward(self, features: Tensor, actions: Tensor, members: int | None = None) -> Tensor:
+        """Return values [M, B]; with `members` those of the first so many only."""
         layers = list(zip(self.weights, self.biases, strict=True))
         if members is not None:
             layers = [(weight[:members], bias[:members]) for weight, bias in layers]
         *hidden, (last_weight, last_bias) = layers
-        x = features.expand(len(last_weight), *features.shape)
+        pairs = torch.cat([features, actions], dim=-1)
+        x = pairs.expand(len(last_weight), *pairs.shape)
         for weight, bias in hidden:
             x = self.activation(torch.baddbmm(bias, x, weight))
         # a single output: a product of matrices one column wide takes six times as long as this

@@ -13,9 +13,8 @@ from rl_training.models.initialization import make_linear
 ActivationName: TypeAlias = Literal["tanh", "relu", "elu", "silu"]
 ACTIVATIONS: dict[ActivationName, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
-    "relu": partial(
-        nn.ReLU, inplace=True
-    ),  # it follows a linear layer, which does not need its own output again
+    # it follows a linear layer, which does not need its own output again
+    "relu": partial(nn.ReLU, inplace=True),
     "elu": nn.ELU,
     "silu": nn.SiLU,
 }
@@ -52,8 +51,8 @@ def mlp_with_head(
 class MLPActorCritic(nn.Module):
     """Maps features [B, input_size] to action parameters [B, action_size] and values [B].
 
-    With `shared` both heads read one body; otherwise actor and critic are two networks. The small gain of the
-    actor's last layer makes the first policy nearly uniform.
+    With `shared` both heads read one body; otherwise actor and critic are two networks, of the same widths unless
+    `critic_sizes` are given. The small gain of the actor's last layer makes the first policy nearly uniform.
     """
 
     def __init__(
@@ -62,6 +61,7 @@ class MLPActorCritic(nn.Module):
         action_size: int,
         hidden_sizes: Sequence[int] = (64, 64),
         *,
+        critic_sizes: Sequence[int] | None = None,
         activation: ActivationName = "tanh",
         shared: bool = False,
         orthogonal: bool = True,
@@ -72,22 +72,24 @@ class MLPActorCritic(nn.Module):
             raise ValueError(
                 f"input_size and action_size must be positive, got {input_size} and {action_size}"
             )
+        if shared and critic_sizes is not None:
+            raise ValueError("a shared body has no widths of the critic's own")
         generator = generator or torch.Generator().manual_seed(0)
-        self.activation: ActivationName = activation
-        self.shared = shared
-        sizes = (input_size, *hidden_sizes)
-        self.actor_body = mlp(sizes, activation, orthogonal=orthogonal, generator=generator)
-        self.actor_head = make_linear(
-            sizes[-1], action_size, 0.01, orthogonal=orthogonal, generator=generator
-        )
+        layers = partial(mlp, activation=activation, orthogonal=orthogonal, generator=generator)
+        last = partial(make_linear, orthogonal=orthogonal, generator=generator)
+        actor = (input_size, *hidden_sizes)
+        critic = actor if critic_sizes is None else (input_size, *critic_sizes)
+        self.actor_body = layers(actor)
+        self.actor_head = last(actor[-1], action_size, 0.01)
         # registered under one name only: shared tensors are stored once in a checkpoint
-        self.critic_body = (
-            None if shared else mlp(sizes, activation, orthogonal=orthogonal, generator=generator)
-        )
-        self.critic_head = make_linear(sizes[-1], 1, 1.0, orthogonal=orthogonal, generator=generator)
+        self.critic_body = None if shared else layers(critic)
+        self.critic_head = last(critic[-1], 1, 1.0)
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return action parameters [B, action_size] and values [B]."""
+    def forward(self, features: Tensor, critic_features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return action parameters [B, action_size] and values [B]; the critic may read features of its own."""
         actor = self.actor_body(features)
-        critic = actor if self.critic_body is None else self.critic_body(features)
+        if self.critic_body is None:
+            critic = actor
+        else:
+            critic = self.critic_body(features if critic_features is None else critic_features)
         return self.actor_head(actor), self.critic_head(critic).squeeze(-1)

@@ -2,103 +2,133 @@
 
 Acting happens on a handful of rows, where a torch call costs more than its arithmetic: for two 64x64 nets and
 8 rows this takes a quarter of the time. Training writes the parameters in place, so the views never go stale;
-`current` tells if a module was moved or recast.
+`current` tells if a module was moved or recast. A network with any layer that is not known here has no twin.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import numpy as np
 from torch import nn
 
 from rl_training.core.types import Array
-from rl_training.models.mlp import ActivationName, MLPActorCritic
+from rl_training.models.mlp import MLPActorCritic
+from rl_training.models.q_network import QNetwork
 
-Layer = tuple[Array, Array]
-
-
-def _silu(x: Array, out: Array) -> None:
-    np.multiply(x, 0.5 * (1.0 + np.tanh(0.5 * x)), out=out)  # the sigmoid by way of tanh cannot overflow
-
-
-def _elu(x: Array, out: Array) -> None:
-    np.copyto(out, np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))))
+Activation = Callable[[Array], object]
+Layer = tuple[Array, Array, Activation | None]
+"""Weights, transposed, biases, and what is done to the outputs in place."""
 
 
-ACTIVATIONS: dict[ActivationName, Callable[[Array, Array], object]] = {
-    "tanh": lambda x, out: np.tanh(x, out=out),
-    "relu": lambda x, out: np.maximum(x, 0.0, out=out),
-    "elu": _elu,
-    "silu": _silu,
+def _silu(x: Array) -> None:
+    np.multiply(x, 0.5 * (1.0 + np.tanh(0.5 * x)), out=x)  # the sigmoid by way of tanh cannot overflow
+
+
+def _elu(x: Array) -> None:
+    np.copyto(x, np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))))
+
+
+ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.Tanh: lambda x: np.tanh(x, out=x),
+    nn.ReLU: lambda x: np.maximum(x, 0.0, out=x),
+    nn.ELU: _elu,
+    nn.SiLU: _silu,
 }
 
 
-class NumpyActorCritic:
-    """`MLPActorCritic.forward` for the CPU, without torch."""
+class NumpyTwin(Protocol):
+    """A network for the CPU, without torch; what it returns is the subclass's."""
+
+    @property
+    def current(self) -> bool: ...
+
+
+def numpy_twin(module: nn.Module) -> "NumpyMLP | NumpyActorCritic | None":
+    """Return the module in NumPy; None if its parameters are not in main memory or it has a layer not known here."""
+    if any(parameter.device.type != "cpu" for parameter in module.parameters()):
+        return None
+    if type(module) is MLPActorCritic:
+        return NumpyActorCritic(module)
+    if type(module) is QNetwork:
+        # one number per action is a plain chain; dueling, noisy and distributional networks act in torch
+        plain = module.value is None and not module.noisy and module.outputs_per_action == 1
+        layers = chain([*module.body, *module.advantage.interleaved()]) if plain else None
+    else:
+        layers = chain(module) if type(module) is nn.Sequential else None
+    return None if layers is None else NumpyMLP(layers, module)
+
+
+def chain(modules: Iterable[nn.Module]) -> list[Layer] | None:
+    """Return linear layers with the activations that follow them; None if there is anything else."""
+    layers: list[Layer] = []
+    for module in modules:
+        if type(module) is nn.Linear and module.bias is not None:
+            layers.append((module.weight.detach().numpy().T, module.bias.detach().numpy(), None))
+        elif layers and layers[-1][2] is None and type(module) in ACTIVATIONS:
+            if isinstance(module, nn.ELU) and module.alpha != 1.0:
+                return None
+            layers[-1] = (*layers[-1][:2], ACTIVATIONS[type(module)])
+        else:
+            return None
+    return layers
+
+
+class _Views:
+    """Knows whether the parameters still live where the views look."""
+
+    def __init__(self, module: nn.Module) -> None:
+        *_, self._parameter = module.parameters()
+        self._pointer = self._parameter.data_ptr()
+
+    @property
+    def current(self) -> bool:
+        """They do."""
+        return self._parameter.data_ptr() == self._pointer
+
+
+class NumpyMLP(_Views):
+    """Linear layers with activations between them, for the CPU, without torch."""
+
+    def __init__(self, layers: list[Layer], module: nn.Module) -> None:
+        super().__init__(module)
+        self._layers = layers
+
+    def __call__(self, x: Array) -> Array:
+        """Return outputs [N, P] for inputs [N, D]."""
+        return _forward(self._layers, x)
+
+
+class NumpyActorCritic(_Views):
+    """`MLPActorCritic` for the CPU, without torch."""
 
     def __init__(self, network: MLPActorCritic) -> None:
-        self._weight = network.actor_head.weight
-        self._pointer = self._weight.data_ptr()
-        self._activate = ACTIVATIONS[network.activation]
-        self._actor = _layers(network.actor_body)
-        self._actor_head = _views(network.actor_head)
-        self._critic = None if network.critic_body is None else _layers(network.critic_body)
-        self._critic_head = _views(network.critic_head)
+        super().__init__(network)
+        self._actor, self._actor_head = _known(network.actor_body), _known([network.actor_head])
+        self._critic = None if network.critic_body is None else _known(network.critic_body)
+        self._critic_head = _known([network.critic_head])
 
-    @property
-    def current(self) -> bool:
-        """The parameters still live where the views look."""
-        return self._weight.data_ptr() == self._pointer
+    def __call__(self, x: Array) -> tuple[Array, Array]:
+        """Return action parameters [N, A] and values [N] for inputs [N, D]."""
+        actor = _forward(self._actor, x)
+        critic = actor if self._critic is None else _forward(self._critic, x)
+        return _forward(self._actor_head, actor), _forward(self._critic_head, critic)[:, 0]
 
-    def forward(self, features: Array) -> tuple[Array, Array]:
-        """Return action parameters [N, A] and values [N] for features [N, D]."""
-        actor = self._body(self._actor, features)
-        critic = actor if self._critic is None else self._body(self._critic, features)
-        return _affine(actor, self._actor_head), _affine(critic, self._critic_head)[:, 0]
-
-    def value(self, features: Array) -> Array:
+    def value(self, x: Array) -> Array:
         """Return values [N] alone."""
         body = self._actor if self._critic is None else self._critic
-        return _affine(self._body(body, features), self._critic_head)[:, 0]
-
-    def _body(self, layers: list[Layer], x: Array) -> Array:
-        for layer in layers:
-            x = _affine(x, layer)
-            self._activate(x, x)
-        return x
+        return _forward(self._critic_head, _forward(body, x))[:, 0]
 
 
-class NumpyMLP:
-    """A `Sequential` of linear layers with one activation between them, for the CPU, without torch."""
-
-    def __init__(self, network: nn.Sequential, activation: ActivationName) -> None:
-        linear = [module for module in network if isinstance(module, nn.Linear)]
-        self._weight = linear[-1].weight
-        self._pointer = self._weight.data_ptr()
-        self._activate = ACTIVATIONS[activation]
-        self._hidden, self._last = [_views(layer) for layer in linear[:-1]], _views(linear[-1])
-
-    @property
-    def current(self) -> bool:
-        """The parameters still live where the views look."""
-        return self._weight.data_ptr() == self._pointer
-
-    def forward(self, x: Array) -> Array:
-        """Return outputs [N, P] for features [N, D]."""
-        for layer in self._hidden:
-            x = _affine(x, layer)
-            self._activate(x, x)
-        return _affine(x, self._last)
+def _known(modules: Iterable[nn.Module]) -> list[Layer]:
+    layers = chain(modules)
+    assert layers is not None, "these are built here, of linear layers and activations"
+    return layers
 
 
-def _affine(x: Array, layer: Layer) -> Array:
-    y = x @ layer[0]
-    y += layer[1]
-    return y
-
-
-def _views(layer: nn.Linear) -> Layer:
-    return layer.weight.detach().numpy().T, layer.bias.detach().numpy()
-
-
-def _layers(body: nn.Sequential) -> list[Layer]:
-    return [_views(module) for module in body if isinstance(module, nn.Linear)]
+def _forward(layers: list[Layer], x: Array) -> Array:
+    for weight, bias, activate in layers:
+        x = x @ weight
+        x += bias
+        if activate is not None:
+            activate(x)
+    return x

@@ -1,6 +1,6 @@
 """Networks of action values: plain or dueling, with one number, atoms or quantiles per action, optionally noisy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -62,6 +62,13 @@ class Stream(nn.Module):
             else make_linear(i, o, 1.0, orthogonal=False, generator=generator)
             for i, o in pairwise(sizes)
         )
+
+    def interleaved(self) -> Iterator[nn.Module]:
+        """Yield the layers with the activations between them."""
+        for index, layer in enumerate(self.layers):
+            if index:
+                yield self.activation
+            yield layer
 
     def forward(self, x: Tensor, noise: Sequence[Noise] | None) -> Tensor:
         """Return outputs [B, O]."""

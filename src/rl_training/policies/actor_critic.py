@@ -1,20 +1,23 @@
 """A policy with a value function, for the on-policy algorithms."""
 
+from typing import cast
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rl_training.core.spaces import action_layout
-from rl_training.core.types import Array, EnvSpec, Obs, ObsArray
-from rl_training.models.encoder import VectorEncoder
+from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState
+from rl_training.models.encoded import Encoded, EncodedPair
 from rl_training.models.heads import ActionHead, make_head
 from rl_training.models.mlp import ActivationName, MLPActorCritic
-from rl_training.models.normalizer import ObservationNormalizer, RewardNormalizer
+from rl_training.models.normalizer import RewardNormalizer
 from rl_training.models.numpy_forward import NumpyActorCritic
+from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 
 
-class ActorCriticPolicy(nn.Module):
-    """Encoder, optional normalisers, network and action head: all that acting needs, and all that is saved for it."""
+class ActorCriticPolicy(NetworkPolicy):
+    """A network of action parameters and values, and the head that makes actions of them."""
 
     head: ActionHead
 
@@ -23,80 +26,61 @@ class ActorCriticPolicy(nn.Module):
         spec: EnvSpec,
         *,
         hidden_sizes: tuple[int, ...],
+        critic_hidden_sizes: tuple[int, ...] | None = None,
         activation: ActivationName,
         shared_network: bool,
         orthogonal_init: bool,
         log_std_init: float,
+        encoding: Encoding = FLAT,
         normalize_obs: bool,
         reward_normalizer: RewardNormalizer | None,
         generator: torch.Generator,
     ) -> None:
-        super().__init__()
-        self.encoder = VectorEncoder(spec.observation_space)
+        super().__init__(
+            spec, encoding=encoding, normalize_obs=normalize_obs, reward_normalizer=reward_normalizer
+        )
         self.action_shape, self.action_dtype = action_layout(spec.action_space)
         self.head = make_head(spec.action_space, log_std_init)  # type: ignore[assignment]  # every head is an ActionHead
-        self.network = MLPActorCritic(
-            self.encoder.size,
+        encoder = self.new_encoder(generator)
+        network = MLPActorCritic(
+            self.features_size(encoder),
             self.head.num_params,
             hidden_sizes,
+            critic_sizes=critic_hidden_sizes,
             activation=activation,
             shared=shared_network,
             orthogonal=orthogonal_init,
             generator=generator,
         )
-        self.normalizer = ObservationNormalizer(self.encoder.continuous) if normalize_obs else None
-        self.reward_normalizer = reward_normalizer
-        self._numpy: NumpyActorCritic | None = None
+        self.network = self._with_encoder(encoder, network, generator)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters live."""
-        return self.network.actor_head.weight.device
+    def _with_encoder(
+        self, encoder: nn.Module | None, network: MLPActorCritic, generator: torch.Generator
+    ) -> nn.Module:
+        if encoder is None:
+            return network
+        if self.encoding.shared:
+            return Encoded(encoder, network)
+        critic_encoder = self.new_encoder(generator)
+        assert critic_encoder is not None
+        return EncodedPair(encoder, critic_encoder, network)
 
-    def features(self, obs: Obs) -> Tensor:
-        """Return network inputs [B, D]: encoded, normalised. Once per rollout, as statistics are frozen in it."""
-        encoded = self.encoder.encode(obs)
-        return encoded if self.normalizer is None else self.normalizer(encoded)
-
-    def evaluate(self, features: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probabilities, entropies and values, each [B], with gradients."""
-        params, values = self.network(features)
+    def evaluate(self, inputs: Obs, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probabilities, entropies and values, each [B], of what `prepare` gave, with gradients."""
+        params, values = self.network(inputs)
         logprobs, entropy = self.head.logprob_entropy(params, actions)
         return logprobs, entropy, values
 
-    def act(self, obs: ObsArray, *, deterministic: bool, rng: np.random.Generator) -> Array:
+    def act(
+        self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
+    ) -> tuple[Array, PolicyState]:
         """Return actions [N, ...] in the policy's units."""
-        params, _ = self.forward_numpy(obs)
-        return self.head.mode(params) if deterministic else self.head.sample(params, rng)[0]
+        params, _ = self.outputs(obs)
+        return self.head.mode(params) if deterministic else self.head.sample(params, rng)[0], state
 
-    def forward_numpy(self, obs: ObsArray) -> tuple[Array, Array]:
-        """Return action parameters [N, P] and values [N], without gradients."""
-        features = self.encoder.encode_numpy(obs)
-        network = self._numpy_network()
-        if network is None:
-            return self._forward_on_device(features)
-        return network.forward(self._normalized(features))
-
-    def values_numpy(self, obs: ObsArray) -> Array:
+    def values(self, obs: ObsArray) -> Array:
         """Return values [N], without gradients."""
-        features = self.encoder.encode_numpy(obs)
-        network = self._numpy_network()
-        if network is None:
-            return self._forward_on_device(features)[1]
-        return network.value(self._normalized(features))
-
-    def _normalized(self, features: Array) -> Array:
-        return features if self.normalizer is None else self.normalizer.forward_numpy(features)
-
-    def _numpy_network(self) -> NumpyActorCritic | None:
-        """Return views of the parameters, renewed if they moved; None if they are not in main memory."""
-        if self._numpy is not None and self._numpy.current:
-            return self._numpy
-        self._numpy = NumpyActorCritic(self.network) if self.device.type == "cpu" else None
-        return self._numpy
-
-    @torch.no_grad()
-    def _forward_on_device(self, features: Array) -> tuple[Array, Array]:
-        inputs = torch.from_numpy(features).to(self.device)
-        params, values = self.network(inputs if self.normalizer is None else self.normalizer(inputs))
-        return params.cpu().numpy(), values.cpu().numpy()
+        twin = self._current_twin()
+        if isinstance(twin, NumpyActorCritic):
+            return twin.value(self._vector_numpy(obs))
+        return cast(Array, self._outputs_on_device(obs)[1])

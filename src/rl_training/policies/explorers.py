@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rl_training.core.columns import Column
 from rl_training.core.schedules import interpolated
-from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.spaces import take_rows
+from rl_training.core.state import Owners, gather, scatter
 from rl_training.core.types import ActArrays, ObsArray, Progress, State, StepArrays
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.continuous import DeterministicPolicy, SquashedGaussianPolicy
@@ -14,7 +15,36 @@ from rl_training.policies.noise import ActionNoise
 from rl_training.policies.q_policy import QPolicy
 
 
-class ActorCriticExplorer:
+class SilentExplorer:
+    """What an explorer need not say: most note nothing after a step and remember nothing but a random stream."""
+
+    rng: np.random.Generator
+    columns: tuple[Column, ...] = ()
+
+    def after_step(self, step: StepArrays, acted: ActArrays) -> None:
+        """Nothing to note."""
+
+    def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
+        """Nothing to note."""
+
+    def forget(self, envs: Sequence[int]) -> None:
+        """It knows nothing of episodes."""
+
+    @property
+    def owners(self) -> Owners:
+        """What is saved."""
+        return {"rng": self.rng}
+
+    def state_dict(self) -> State:
+        """Return the random state, and whatever else it remembers."""
+        return gather(self.owners)
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from there."""
+        scatter(self.owners, state)
+
+
+class ActorCriticExplorer(SilentExplorer):
     """Samples the policy, and records values while the network runs anyway."""
 
     def __init__(self, policy: ActorCriticPolicy, rng: np.random.Generator) -> None:
@@ -23,7 +53,7 @@ class ActorCriticExplorer:
 
     def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
         """Fill action, logprob and value for observations [N, ...]."""
-        params, acted.value[:] = self.policy.forward_numpy(obs)
+        params, acted.value[:] = self.policy.outputs(obs)
         acted.action[:], acted.logprob[:] = self.policy.head.sample(params, self.rng)
 
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
@@ -31,25 +61,14 @@ class ActorCriticExplorer:
         acted.final_value[:] = 0.0
         if step.any_ended and step.truncated.any():
             rows = np.flatnonzero(step.truncated)
-            acted.final_value[rows] = self.policy.values_numpy(take_rows(step.final_obs, rows))
+            acted.final_value[rows] = self.policy.values(take_rows(step.final_obs, rows))
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
         """Fill last_value: what follows the last recorded step."""
-        acted.last_value[:] = self.policy.values_numpy(step.obs)
-
-    def forget(self, envs: Sequence[int]) -> None:
-        """It knows nothing of episodes."""
-
-    def state_dict(self) -> State:
-        """Return the random state."""
-        return {"rng": generator_state(self.rng)}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue the random stream."""
-        set_generator_state(self.rng, state["rng"])
+        acted.last_value[:] = self.policy.values(step.obs)
 
 
-class EpsilonGreedyExplorer:
+class EpsilonGreedyExplorer(SilentExplorer):
     """Takes a uniformly random action with probability epsilon, one coin per environment; otherwise the best one.
 
     Before `learning_starts` every action is random. Epsilon falls linearly over the first `fraction` of the budget;
@@ -84,30 +103,13 @@ class EpsilonGreedyExplorer:
             acted.action[:] = self.rng.integers(0, self.policy.num_actions, n)
             if explores.all():
                 return
-            greedy = self.policy.act(obs, deterministic=False, rng=self.rng)
+            greedy, _ = self.policy.act(obs, (), deterministic=False, rng=self.rng)
             np.copyto(acted.action, greedy, where=~explores)
         else:
-            acted.action[:] = self.policy.act(obs, deterministic=False, rng=self.rng)
-
-    def after_step(self, step: StepArrays, acted: ActArrays) -> None:
-        """Nothing to note."""
-
-    def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Nothing to note."""
-
-    def forget(self, envs: Sequence[int]) -> None:
-        """It knows nothing of episodes."""
-
-    def state_dict(self) -> State:
-        """Return the random state."""
-        return {"rng": generator_state(self.rng)}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue the random stream."""
-        set_generator_state(self.rng, state["rng"])
+            acted.action[:], _ = self.policy.act(obs, (), deterministic=False, rng=self.rng)
 
 
-class ContinuousExplorer:
+class ContinuousExplorer(SilentExplorer):
     """Acts in [-1, 1]: uniformly before `learning_starts`, then by the policy, with noise added if there is any."""
 
     def __init__(
@@ -126,7 +128,7 @@ class ContinuousExplorer:
         if progress.timesteps < self.learning_starts:
             acted.action[:] = self.rng.uniform(-1.0, 1.0, acted.action.shape)
             return
-        acted.action[:] = self.policy.act(obs, deterministic=False, rng=self.rng)
+        acted.action[:], _ = self.policy.act(obs, (), deterministic=False, rng=self.rng)
         if self.noise is not None:
             acted.action += self.noise.sample(self.rng)
             acted.action.clip(-1.0, 1.0, out=acted.action)
@@ -136,21 +138,12 @@ class ContinuousExplorer:
         if step.any_ended and self.noise is not None:
             self.noise.restart(step.ended)
 
-    def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Nothing to note."""
-
     def forget(self, envs: Sequence[int]) -> None:
         """The noise of these environments begins anew."""
         if self.noise is not None and envs:
             self.noise.restart(np.asarray(envs))
 
-    def state_dict(self) -> State:
-        """Return the random state and where the noise stands."""
-        noise = {} if self.noise is None else self.noise.state_dict()
-        return {"rng": generator_state(self.rng), "noise": noise}
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue the random stream and the noise."""
-        set_generator_state(self.rng, state["rng"])
-        if self.noise is not None:
-            self.noise.load_state_dict(state["noise"])
+    @property
+    def owners(self) -> Owners:
+        """The random stream, and the noise if there is any."""
+        return super().owners if self.noise is None else {"rng": self.rng, "noise": self.noise}

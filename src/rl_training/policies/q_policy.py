@@ -1,30 +1,28 @@
 """The greedy policy of an action-value network."""
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 import torch
-from gymnasium import Space, spaces
+from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.core.errors import UserError
-from rl_training.core.types import Array, EnvSpec, ObsArray, leaves
+from rl_training.core.types import Array, EnvSpec, ObsArray, PolicyState, leaves
+from rl_training.models.encoded import Encoded, reader
 from rl_training.models.mlp import ActivationName
 from rl_training.models.normalizer import RewardNormalizer
-from rl_training.models.numpy_forward import NumpyMLP
 from rl_training.models.q_network import Noise, QNetwork
-from rl_training.policies.vector_policy import VectorPolicy
+from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 
 Distribution: TypeAlias = Literal["none", "c51", "quantile"]
 
 
-class QPolicy(VectorPolicy):
+class QPolicy(NetworkPolicy):
     """Takes the action with the largest value; knows how values follow from what the network says of each action.
 
     `none`: one number. `c51`: logits of `num_atoms` fixed values from v_min to v_max. `quantile`: quantiles.
     """
 
-    network: QNetwork
     support: Tensor
 
     def __init__(
@@ -40,16 +38,20 @@ class QPolicy(VectorPolicy):
         v_min: float,
         v_max: float,
         num_quantiles: int,
+        encoding: Encoding = FLAT,
         normalize_obs: bool,
         reward_normalizer: RewardNormalizer | None,
         generator: torch.Generator,
     ) -> None:
-        super().__init__(spec, normalize_obs=normalize_obs, reward_normalizer=reward_normalizer)
-        self.num_actions = _num_actions(spec.action_space)
-        self.activation = activation
+        super().__init__(
+            spec, encoding=encoding, normalize_obs=normalize_obs, reward_normalizer=reward_normalizer
+        )
+        assert isinstance(spec.action_space, spaces.Discrete)
+        self.num_actions = int(spec.action_space.n)
         self.distribution: Distribution = distribution
-        self.network = QNetwork(
-            self.encoder.size,
+        encoder = self.new_encoder(generator)
+        network: nn.Module = QNetwork(
+            self.features_size(encoder),
             self.num_actions,
             hidden_sizes,
             outputs_per_action={"none": 1, "c51": num_atoms, "quantile": num_quantiles}[distribution],
@@ -58,9 +60,11 @@ class QPolicy(VectorPolicy):
             noisy=noisy,
             generator=generator,
         )
+        self.network = network if encoder is None else Encoded(encoder, network)
+        self.noisy = noisy
         self.register_buffer("support", torch.linspace(v_min, v_max, num_atoms), persistent=False)
 
-    def values(self, outputs: Tensor) -> Tensor:
+    def action_values(self, outputs: Tensor) -> Tensor:
         """Return action values [B, A] of network outputs [B, A, K]."""
         if self.distribution == "none":
             return outputs.squeeze(-1)
@@ -68,37 +72,24 @@ class QPolicy(VectorPolicy):
             return outputs.softmax(-1) @ self.support
         return outputs.mean(-1)
 
-    def act(self, obs: ObsArray, *, deterministic: bool, rng: np.random.Generator) -> Array:
-        """Return the best actions [N]; a noisy network draws its noise from `rng` unless deterministic."""
-        noisy = self.network.noisy and not deterministic
-        values = self._noisy_values(obs, rng) if noisy else self.outputs_numpy(obs)
-        best: Array = values.argmax(axis=-1)
-        return best
+    def draw_noise(self, rng: np.random.Generator, device: torch.device, rows: int = 1) -> list[Noise] | None:
+        """Return noise for one pass of `rows` rows each through a noisy network; None if it is not."""
+        return cast(QNetwork, reader(self.network)).draw_noise(rng, device, rows) if self.noisy else None
 
-    def _noisy_values(self, obs: ObsArray, rng: np.random.Generator) -> Array:
-        """Return values [N, A] with noise of its own for each row."""
-        noise = self.network.draw_noise(rng, self.device, len(next(iter(leaves(obs)))[1]))
-        return self._outputs_on_device(self.features_numpy(obs), noise)
+    def act(
+        self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
+    ) -> tuple[Array, PolicyState]:
+        """Return the best actions [N]; a noisy network draws noise for each row from `rng` unless deterministic."""
+        noise = None
+        if self.noisy and not deterministic:
+            noise = self.draw_noise(rng, self.device, len(next(iter(leaves(obs)))[1]))
+        best: Array = self._values(obs, noise).argmax(axis=-1)
+        return best, state
 
-    @torch.no_grad()
-    def _outputs_on_device(self, features: Array, noise: list[Noise] | None = None) -> Array:
-        outputs = self.network(torch.from_numpy(features).to(self.device), noise)
-        values: Array = self.values(outputs).cpu().numpy()
-        return values
-
-    def _numpy_network(self) -> NumpyMLP | None:
-        """The plain network is a chain of linear layers; the others act in torch."""
-        chain = self.distribution == "none" and self.network.value is None and not self.network.noisy
-        if self.device.type != "cpu" or not chain:
-            return None
-        return NumpyMLP(nn.Sequential(*self.network.body, *self.network.advantage.layers), self.activation)
-
-
-def _num_actions(space: Space[Any]) -> int:
-    if not isinstance(space, spaces.Discrete):
-        others = "ppo, a2c, sac or td3" if isinstance(space, spaces.Box) else "ppo or a2c"
-        raise UserError(
-            f"dqn needs discrete actions, but the action space is {type(space).__name__}; "
-            f"use {others}, or an environment with Discrete actions"
-        )
-    return int(space.n)
+    def _values(self, obs: ObsArray, noise: list[Noise] | None) -> Array:
+        """Return values [N, A]; without noise in NumPy, if the network is a plain chain of layers."""
+        if noise is None and self._current_twin() is not None:
+            return cast(Array, self.outputs(obs))
+        outputs = torch.from_numpy(self._outputs_on_device(obs, noise)).to(self.device)
+        with torch.no_grad():
+            return self.action_values(outputs).cpu().numpy()

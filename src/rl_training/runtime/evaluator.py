@@ -32,9 +32,10 @@ class Evaluator:
         returns, lengths = np.zeros(n), np.zeros(n, np.int64)
         remaining, capped = num_episodes, 0
         self.env.reset()
-        step = self.env.out
+        step, memory = self.env.out, self.policy.initial_state(n)
         while remaining:
-            self.env.step(self.policy.act(step.obs, deterministic=deterministic, rng=rng))
+            actions, memory = self.policy.act(step.obs, memory, deterministic=deterministic, rng=rng)
+            self.env.step(actions)
             returns += step.reward
             lengths += step.valid
             over = step.ended
@@ -52,5 +53,7 @@ class Evaluator:
                     remaining -= 1
             returns[over] = 0.0
             lengths[over] = 0
+            for part in memory:
+                part[over] = 0.0
         played = [episode for episodes in finished for episode in episodes]
         return Evaluation([total for total, _ in played], [length for _, length in played], capped)

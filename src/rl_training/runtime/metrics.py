@@ -1,11 +1,13 @@
 """Averages what updates return between two log rows, and gives it the names dashboards know."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.core.types import Metrics, State
+from rl_training.core.types import EpisodeStats, Metrics, State
 
 LOGGED_NAMES = {
     "policy_loss": "train/policy_gradient_loss",
@@ -24,6 +26,40 @@ def first_non_finite(metrics: Metrics) -> str | None:
 def logged_name(name: str) -> str:
     """Return the name in the log of what an update calls `name`."""
     return LOGGED_NAMES.get(name, f"train/{name}")
+
+
+class RecentEpisodes:
+    """Keeps the last episodes that ended, and counts all."""
+
+    def __init__(self, window: int = 100) -> None:
+        self.recent: deque[EpisodeStats] = deque(maxlen=window)
+        self.total = 0
+
+    def add(self, episodes: Iterable[EpisodeStats]) -> None:
+        """Add episodes in the order they ended."""
+        for episode in episodes:
+            self.recent.append(episode)
+            self.total += 1
+
+    def means(self) -> dict[str, float]:
+        """Return mean return and length of the recent episodes; nothing before the first has ended."""
+        if not self.recent:
+            return {}
+        return {
+            "rollout/ep_rew_mean": float(np.mean([episode.total_reward for episode in self.recent])),
+            "rollout/ep_len_mean": float(np.mean([episode.length for episode in self.recent])),
+        }
+
+    def state_dict(self) -> State:
+        """Return the recent episodes and the count."""
+        recent = [[episode.total_reward, episode.length, episode.seconds] for episode in self.recent]
+        return {"recent": recent, "total_episodes": self.total}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore them."""
+        self.recent.clear()
+        self.recent.extend(EpisodeStats(float(r), int(n), float(s)) for r, n, s in state["recent"])
+        self.total = int(state["total_episodes"])
 
 
 class MetricMeans:

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from rl_training.core.errors import RunFault
-from rl_training.core.protocols import Evaluate, ExperienceSource, Learner, Logger, SaveCheckpoint
+from rl_training.core.protocols import Evaluate, ExperienceSource, Learner, Logger, Sampler, SaveCheckpoint
 from rl_training.core.types import Progress, State, UpdateResult
 from rl_training.runtime.callbacks import Callback, PauseTraining, StopTraining, TrainingContext
-from rl_training.runtime.collector import Collector
-from rl_training.runtime.metrics import MetricMeans, first_non_finite
+from rl_training.runtime.metrics import MetricMeans, RecentEpisodes, first_non_finite
 
 EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length")
 
@@ -49,7 +48,7 @@ class Cadence:
 
 
 class Trainer:
-    """Drives one collector, source and learner to the end of the budget.
+    """Drives one sampler, source and learner to the end of the budget; without a sampler it only learns.
 
     Jobs run at update boundaries, in the order evaluate, log (one row for both), checkpoint; each runs once more at the
     end. Where an evaluation is due together with a checkpoint, one is written before it as well, so that an evaluation
@@ -59,7 +58,7 @@ class Trainer:
 
     def __init__(
         self,
-        collector: Collector,
+        sampler: Sampler | None,
         source: ExperienceSource[Any],
         learner: Learner[Any],
         *,
@@ -69,11 +68,12 @@ class Trainer:
         save_checkpoint: SaveCheckpoint,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        self.collector, self.source, self.learner = collector, source, learner
+        self.sampler, self.source, self.learner = sampler, source, learner
         self.logger, self.evaluate, self.save_checkpoint = logger, evaluate, save_checkpoint
         self.callbacks = callbacks
         self.progress = Progress()
         self.metrics, self.own_metrics = MetricMeans(), MetricMeans(str)
+        self.episodes = RecentEpisodes()
         self.stop_reason: str | None = None
         self.pause_reason: str | None = None
         self.best_reward: float | None = None
@@ -100,9 +100,11 @@ class Trainer:
                 trigger.due(progress.timesteps)
         self._run_due_jobs()  # what an interruption left undone
         while not self.progress.done and self.stop_reason is None and self.pause_reason is None:
-            counted = self.collector.collect(self.source.steps_per_collect, self.progress)
-            self.progress = self.progress.advanced(timesteps=counted)
-            self._notify("on_collect", self.progress)
+            if self.sampler is not None:
+                collected = self.sampler.collect(self.source.steps_per_collect, self.progress)
+                self.progress = self.progress.advanced(timesteps=collected.timesteps)
+                self.episodes.add(collected.episodes)
+                self._notify("on_collect", self.progress)
             result = None
             for batch in self.source.batches(self.progress):
                 result = self.learner.update(batch, self.progress)
@@ -179,13 +181,13 @@ class Trainer:
         return {
             "time/total_timesteps": float(progress.timesteps),
             "time/iterations": float(progress.updates),
-            "time/episodes": float(self.collector.episodes.total_episodes),
+            "time/episodes": float(self.episodes.total),
             "time/time_elapsed": self._elapsed_before + elapsed,
             "time/fps": (progress.timesteps - self._started_timesteps) / max(elapsed, 1e-9),
         }
 
     def _row(self) -> dict[str, float]:
-        row = self.collector.episodes.means() | self.metrics.drain()
+        row = self.episodes.means() | self.metrics.drain()
         if self.last_evaluation is not None and self._evaluated_at == self.progress.timesteps:
             row |= {f"eval/{name}": self.last_evaluation[name] for name in EVALUATION_COLUMNS}
         return row | self.own_metrics.drain()
@@ -228,7 +230,8 @@ class Trainer:
             "elapsed": self._elapsed_before + time.monotonic() - self._started,
             "metrics": self.metrics.state_dict(),
             "own_metrics": self.own_metrics.state_dict(),
-            "episodes": self.collector.episodes.state_dict(),
+            "episodes": self.episodes.state_dict(),
+            "sampler": {} if self.sampler is None else self.sampler.state_dict(),
             "callbacks": [[name, state] for name, state in self._callback_states() if state],
         }
 
@@ -248,7 +251,11 @@ class Trainer:
         self._elapsed_before = float(state["elapsed"])
         self.metrics.load_state_dict(state["metrics"])
         self.own_metrics.load_state_dict(state.get("own_metrics", {}))
-        self.collector.episodes.load_state_dict(state["episodes"], lost=lost)
+        self.episodes.load_state_dict(state["episodes"])
+        if self.sampler is not None:
+            # in checkpoints of the first format both lay together
+            running = state["sampler"] if "sampler" in state else state["episodes"]
+            self.sampler.load_state_dict(running, lost=lost)
         waiting = list(state["callbacks"])
         for callback in self.callbacks:
             saved = next((entry for entry in waiting if entry[0] == type(callback).__name__), None)

@@ -16,6 +16,10 @@ ROWS = 20
 START = Progress(total_timesteps=1000)
 
 
+def explorer_of(learner: Any) -> Any:
+    return learner.owners["learner/explorer"]
+
+
 def make_learner(
     action_space: Space[Any] | None = None, *, seed: int = 0, normalize_obs: bool = False, **settings: Any
 ) -> A2CLearner:
@@ -119,9 +123,9 @@ def test_invalid_rows_change_nothing() -> None:
 def test_statistics_change_after_the_step_that_used_them() -> None:
     learner, reference = make_learner(normalize_obs=True), make_learner(normalize_obs=False)
     batch = rollout()
-    features = learner.policy.features(batch.obs)
+    features = learner.policy.prepare(batch.obs)
     learner.update(batch, START)
-    assert not torch.allclose(learner.policy.features(batch.obs), features)
+    assert not torch.allclose(learner.policy.prepare(batch.obs), features)
     before = reference.optimizer.flat.clone()
     reference.update(
         RolloutBatch(features, batch.actions, batch.logprobs, batch.values, batch.advantages, batch.returns),
@@ -151,7 +155,7 @@ def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip() -> None:
             learner.update(rollout(seed, continuous=True), START)
     for name, mine in one.policy.state_dict().items():
         assert torch.equal(mine, other.policy.state_dict()[name]), name
-    assert one.explorer.rng.random() == other.explorer.rng.random()
+    assert explorer_of(one).rng.random() == explorer_of(other).rng.random()
 
 
 def test_impossible_settings_are_named_all_at_once() -> None:

@@ -11,6 +11,7 @@ from rl_training.algorithms.dqn import DQNConfig, DQNLearner, chosen
 from rl_training.algorithms.q_losses import categorical_losses, quantile_losses
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
+from rl_training.core.state import Counter
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
@@ -73,7 +74,7 @@ def reference_losses(learner: DQNLearner, network: nn.Module, batch: Transitions
         with torch.no_grad():
             of_target = learner.target.network(batch.next_obs[row : row + 1])
             of_online = network(batch.next_obs[row : row + 1])
-            best = policy.values(of_online if config.double else of_target)[0].argmax()
+            best = policy.action_values(of_online if config.double else of_target)[0].argmax()
             following = of_target[0, best]
         reward, discount = batch.rewards[row], batch.discounts[row]
         if config.distribution == "none":
@@ -172,7 +173,7 @@ def test_repeated_updates_reach_a_fixed_target(distribution: str) -> None:
     for _ in range(400):
         learner.update(batch, START)
     with torch.no_grad():
-        values = learner.policy.values(learner.policy.network(batch.obs))
+        values = learner.policy.action_values(learner.policy.network(batch.obs))
     reached = values.gather(1, batch.actions[:, None])[:, 0]
     assert (reached - batch.rewards).abs().mean() < 0.15
 
@@ -290,7 +291,7 @@ def test_an_update_leaves_its_batch_alone() -> None:
 def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip(settings: dict[str, Any]) -> None:
     shared = {"target_update_every_timesteps": 10, "tau": 0.7} | settings
     one, other = make_learner(**shared), make_learner(seed=7, **shared)
-    one.policy.observe(transitions(90).obs.numpy())
+    one.policy.observe(transitions(90).obs)
 
     def train(learner: DQNLearner, first: int, last: int) -> None:
         for index in range(first, last):
@@ -305,8 +306,8 @@ def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip(settings: dict[s
         train(learner, 4, 9)
     assert torch.equal(flat(one.policy.network), flat(other.policy.network))
     assert torch.equal(flat(one.target.network), flat(other.target.network))
-    assert torch.equal(one.policy.features(transitions().obs), other.policy.features(transitions().obs))
-    assert one.target_updates == other.target_updates == 8
+    assert torch.equal(one.policy.prepare(transitions().obs), other.policy.prepare(transitions().obs))
+    assert one.target_updates == other.target_updates == Counter(8)
     assert one.explorer.rng.random() == other.explorer.rng.random()
     assert one.noise_rng.random() == other.noise_rng.random()
 

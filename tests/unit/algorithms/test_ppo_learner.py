@@ -7,13 +7,19 @@ import pytest
 import torch
 from gymnasium import Space, spaces
 
+from rl_training.algorithms.parts import Actor
 from rl_training.algorithms.ppo import PPOConfig, PPOLearner
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.policies.explorers import ActorCriticExplorer
 
 ROWS = 32
 HALFWAY = Progress(timesteps=500, total_timesteps=1000)
+
+
+def explorer_of(learner: Any) -> Any:
+    return learner.owners["learner/explorer"]
 
 
 def make_learner(
@@ -33,9 +39,8 @@ def make_learner(
         reward_normalizer=None,
         generator=torch.Generator().manual_seed(0),
     )
-    return PPOLearner(
-        config, policy, action_rng=np.random.default_rng(0), minibatch_rng=np.random.default_rng(1)
-    )
+    actor = Actor(policy, ActorCriticExplorer(policy, np.random.default_rng(0)))
+    return PPOLearner(config, actor, minibatch_rng=np.random.default_rng(1))
 
 
 def rollout(
@@ -49,7 +54,7 @@ def rollout(
         torch.from_numpy(np.zeros(1, dtype)).dtype
     )
     with torch.no_grad():
-        logprobs, _, values = learner.policy.evaluate(learner.policy.features(obs), actions)
+        logprobs, _, values = learner.policy.evaluate(learner.policy.prepare(obs), actions)
     returns = torch.randn(ROWS, generator=rng)
     return RolloutBatch(
         obs,
@@ -230,7 +235,7 @@ def test_learning_goes_on_alike_after_a_state_round_trip() -> None:
     for learner in (one, other):
         learner.update(batch, HALFWAY)
     assert torch.equal(parameters(one), parameters(other))
-    assert one.explorer.rng.random() == other.explorer.rng.random()
+    assert explorer_of(one).rng.random() == explorer_of(other).rng.random()
 
 
 @pytest.mark.parametrize(

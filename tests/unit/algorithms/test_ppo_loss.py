@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.ppo import explained_variance, normalized, ppo_loss
+from rl_training.algorithms.on_policy import explained_variance, normalized
+from rl_training.algorithms.ppo import ppo_loss
 from rl_training.data.rollout_buffer import RolloutBatch
 
 SETTINGS = {"clip_coef": 0.2, "ent_coef": 0.03, "vf_coef": 0.7}

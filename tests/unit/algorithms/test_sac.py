@@ -21,6 +21,10 @@ START = Progress(timesteps=50, total_timesteps=1000)
 REDQ = {"num_critics": 5, "critic_subset": 2}
 
 
+def explorer_of(learner: Any) -> Any:
+    return learner.owners["learner/explorer"]
+
+
 def make_config(*, seed: int = 0, normalize_obs: bool = False, **settings: Any) -> TrainConfig:
     return TrainConfig(
         algo="sac",
@@ -56,7 +60,7 @@ def transitions(seed: int = 0, **fields: Any) -> Transitions:
 def disturb_target(learner: SACLearner) -> None:
     rng = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for parameter in learner.target.network.parameters():
+        for parameter in learner.target_critics.network.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=rng))
 
 
@@ -80,7 +84,7 @@ class Reference:
         self.config = learner.config
         self.actor = copy.deepcopy(learner.policy.network)
         self.critics = copy.deepcopy(learner.critics)
-        self.target = copy.deepcopy(learner.target.network)
+        self.target = copy.deepcopy(learner.target_critics.network)
         self.log_alpha = learner.log_alpha.detach().clone().requires_grad_()
         self.rng = copy.deepcopy(learner.noise_rng)
         self.target_entropy = learner.target_entropy
@@ -104,15 +108,15 @@ class Reference:
         alpha = self.log_alpha.exp().item()
         with torch.no_grad():
             next_actions, next_logprobs = sampled(self.actor, batch.next_obs, noise[1])
-            values = self.target(torch.cat([batch.next_obs, next_actions], 1))
+            values = self.target(batch.next_obs, next_actions)
             lowest = torch.stack([values[member] for member in subset]).min(0).values
             targets = batch.rewards + batch.discounts * (lowest - alpha * next_logprobs)
         critic_loss = torch.zeros(())
-        for values in self.critics(torch.cat([batch.obs, batch.actions], 1)):
+        for values in self.critics(batch.obs, batch.actions):
             critic_loss = critic_loss + 0.5 * ((values - targets) ** 2).mean()
         self._step("critics", critic_loss)
         actions, logprobs = sampled(self.actor, batch.obs, noise[0])
-        values = self.critics(torch.cat([batch.obs, actions], 1))
+        values = self.critics(batch.obs, actions)
         value = values.min(0).values if self.config.critic_subset is None else values.mean(0)
         actor_loss = (alpha * logprobs - value).mean()
         self._step("actor", actor_loss)
@@ -141,7 +145,7 @@ def test_updates_are_those_of_the_paper(settings: dict[str, Any]) -> None:
     for mine, other in (
         (learner.policy.network, reference.actor),
         (learner.critics, reference.critics),
-        (learner.target.network, reference.target),
+        (learner.target_critics.network, reference.target),
     ):
         torch.testing.assert_close(flat(mine), flat(other), rtol=0, atol=1e-6)
     torch.testing.assert_close(learner.log_alpha, reference.log_alpha, rtol=0, atol=1e-8)
@@ -245,7 +249,7 @@ def test_the_subset_of_critics_is_drawn_anew_for_every_update() -> None:
     train = learner._train_batch
 
     def note(*arguments: Any) -> Any:
-        drawn.append(tuple(arguments[7].tolist()))
+        drawn.append(tuple(arguments[2].tolist()))
         return train(*arguments)
 
     learner._train_batch = note  # type: ignore[method-assign]
@@ -258,10 +262,10 @@ def test_the_subset_of_critics_is_drawn_anew_for_every_update() -> None:
 
 def test_the_target_critics_follow_after_every_update() -> None:
     learner = make_learner(tau=0.25)
-    before = flat(learner.target.network)
+    before = flat(learner.target_critics.network)
     learner.update(transitions(), START)
     expected = 0.75 * before + 0.25 * flat(learner.critics)
-    torch.testing.assert_close(flat(learner.target.network), expected)
+    torch.testing.assert_close(flat(learner.target_critics.network), expected)
 
 
 def test_the_learning_rate_follows_its_schedule() -> None:
@@ -273,7 +277,7 @@ def test_the_learning_rate_follows_its_schedule() -> None:
 @pytest.mark.parametrize("settings", [{"normalize_obs": True}, REDQ, {"ent_coef": 0.0}])
 def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip(settings: dict[str, Any]) -> None:
     one, other = make_learner(**settings), make_learner(seed=7, **settings)
-    one.policy.observe(transitions(90).obs.numpy())
+    one.policy.observe(transitions(90).obs)
     for index in range(3):
         one.update(transitions(index), START)
     assert not torch.equal(flat(one.critics), flat(other.critics))
@@ -284,12 +288,12 @@ def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip(settings: dict[s
     for mine, theirs in (
         (one.policy, other.policy),
         (one.critics, other.critics),
-        (one.target.network, other.target.network),
+        (one.target_critics.network, other.target_critics.network),
     ):
         for name, tensor in mine.state_dict().items():
             assert torch.equal(tensor, theirs.state_dict()[name]), name
     assert torch.equal(one.log_alpha, other.log_alpha)
-    assert one.explorer.rng.random() == other.explorer.rng.random()
+    assert explorer_of(one).rng.random() == explorer_of(other).rng.random()
 
 
 @pytest.mark.parametrize(

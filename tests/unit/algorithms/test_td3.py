@@ -19,6 +19,10 @@ ROWS = 10
 DDPG = {"num_critics": 1, "policy_delay": 1, "target_policy_noise": 0.0}
 
 
+def explorer_of(learner: Any) -> Any:
+    return learner.owners["learner/explorer"]
+
+
 def make_config(*, seed: int = 0, normalize_obs: bool = False, **settings: Any) -> TrainConfig:
     return TrainConfig(
         algo="td3",
@@ -86,16 +90,16 @@ class Reference:
         noise = torch.minimum(torch.maximum(noise, -self._clip()), self._clip())
         with torch.no_grad():
             next_actions = torch.clamp(self.target_actor(batch.next_obs).tanh() + noise, -1.0, 1.0)
-            values = self.target_critics(torch.cat([batch.next_obs, next_actions], 1))
+            values = self.target_critics(batch.next_obs, next_actions)
             targets = batch.rewards + batch.discounts * values.min(0).values
         loss = torch.zeros(())
-        for values in self.critics(torch.cat([batch.obs, batch.actions], 1)):
+        for values in self.critics(batch.obs, batch.actions):
             loss = loss + ((values - targets) ** 2).mean()
         self.critic_adam.zero_grad()
         loss.backward()
         self.critic_adam.step()
         if actor:
-            first = self.critics(torch.cat([batch.obs, self.actor(batch.obs).tanh()], 1))[0]
+            first = self.critics(batch.obs, self.actor(batch.obs).tanh())[0]
             self.actor_adam.zero_grad()
             (-first.mean()).backward()
             self.actor_adam.step()
@@ -174,7 +178,7 @@ def test_the_targets_actions_are_smoothed_within_the_clip_and_the_range(sigma: f
     seen: list[Tensor] = []
 
     def note(module: nn.Module, arguments: Sequence[Tensor]) -> None:
-        seen.append(arguments[0][:, 3:].clone())
+        seen.append(arguments[1].clone())
 
     learner.target_critics.network.register_forward_pre_hook(note)
     batches = [transitions(index) for index in range(30)]
@@ -212,19 +216,20 @@ def test_the_actor_climbs_the_first_critic_alone() -> None:
     with torch.no_grad():
         for weight in learners[1].critics.weights:
             weight[1].mul_(-1.0)
-    features = transitions().obs
-    losses = [learner._train_actor(features, torch.tensor(1e-2))["actor_loss"] for learner in learners]
+    rows = transitions()
+    losses = [learner._train_actor(rows, torch.tensor(1e-2))["actor_loss"] for learner in learners]
     assert losses[0] == losses[1]
     assert torch.equal(flat(learners[0].policy.network), flat(learners[1].policy.network))
-    again = learners[0]._train_actor(features, torch.tensor(1e-2))["actor_loss"]
+    again = learners[0]._train_actor(rows, torch.tensor(1e-2))["actor_loss"]
     assert again < losses[0]
 
 
 def test_exploration_noise_is_the_configured_one() -> None:
-    gaussian = make_learner(action_noise_sigma=0.3).explorer.noise
+    gaussian = explorer_of(make_learner(action_noise_sigma=0.3)).noise
     assert isinstance(gaussian, GaussianNoise)
     assert (gaussian.shape, gaussian.sigma) == ((4, 2), 0.3)
-    correlated = make_learner(action_noise="ornstein_uhlenbeck", action_noise_sigma=0.3).explorer.noise
+    correlated_learner = make_learner(action_noise="ornstein_uhlenbeck", action_noise_sigma=0.3)
+    correlated = explorer_of(correlated_learner).noise
     assert isinstance(correlated, OrnsteinUhlenbeckNoise)
     assert (correlated.value.shape, correlated.sigma) == ((4, 2), 0.3)
 
@@ -238,11 +243,11 @@ def test_the_learning_rate_follows_its_schedule() -> None:
 @pytest.mark.parametrize("settings", [{"normalize_obs": True}, DDPG | {"action_noise": "ornstein_uhlenbeck"}])
 def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip(settings: dict[str, Any]) -> None:
     one, other = make_learner(**settings), make_learner(seed=7, **settings)
-    one.policy.observe(transitions(90).obs.numpy())
+    one.policy.observe(transitions(90).obs)
     for index in range(3):
         one.update(transitions(index), at(index))
-        assert one.explorer.noise is not None
-        one.explorer.noise.sample(one.explorer.rng)
+        assert explorer_of(one).noise is not None
+        explorer_of(one).noise.sample(explorer_of(one).rng)
     assert not torch.equal(flat(one.critics), flat(other.critics))
     other.load_state_dict(one.state_dict())
     for index in range(3, 8):
@@ -256,7 +261,7 @@ def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip(settings: dict[s
     ):
         for name, tensor in mine.state_dict().items():
             assert torch.equal(tensor, theirs.state_dict()[name]), name
-    noises = [learner.explorer.noise.sample(learner.explorer.rng) for learner in (one, other)]
+    noises = [explorer_of(learner).noise.sample(explorer_of(learner).rng) for learner in (one, other)]
     assert (noises[0] == noises[1]).all()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from records import act_arrays, step_arrays
 
-from rl_training.core.types import Array, ObsArray, Progress, UpdateResult
+from rl_training.core.types import Array, Obs, Progress, UpdateResult
 from rl_training.data import sources
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
@@ -290,9 +290,9 @@ def test_running_returns_are_those_of_the_scaler_and_end_with_the_episode() -> N
 def test_every_new_observation_is_shown_once_and_in_order() -> None:
     seen: list[Array] = []
 
-    def observe(obs: ObsArray) -> None:
+    def observe(obs: Obs) -> None:
         assert not isinstance(obs, dict)
-        seen.append(obs.copy())
+        seen.append(obs.numpy().copy())
 
     source = make_source(2, observe=observe)
     record(source, 3)

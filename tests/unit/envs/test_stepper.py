@@ -11,7 +11,7 @@ from records import CountingEnv
 
 from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.envs.stepper import VectorStepper
-from rl_training.runtime.collector import EpisodeRecorder
+from rl_training.runtime.sampler import RunningEpisodes
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 MODES = [SAME, NEXT]
@@ -151,15 +151,14 @@ def test_what_a_next_step_environment_pays_on_its_dead_row_is_not_counted() -> N
 
     stepper = VectorStepper(Paying())
     stepper.reset()
-    recorder = EpisodeRecorder(2)
-    paid = []
+    running, episodes, paid = RunningEpisodes(2), [], []
     for _ in range(12):
         stepper.step(np.zeros(2, np.int64))
         paid.append(stepper.out.reward.tolist())
-        recorder.record(stepper.out)
+        episodes += running.record(stepper.out)
     assert [row[0] for row in paid] == [7, 7, 0] * 4
     assert [row[1] for row in paid] == [7, 7, 7, 0] * 3
-    assert {(e.total_reward, e.length) for e in recorder.recent} == {(14.0, 2), (21.0, 3)}
+    assert {(e.total_reward, e.length) for e in episodes} == {(14.0, 2), (21.0, 3)}
 
 
 def test_a_reset_forgets_that_an_episode_had_ended() -> None:

@@ -14,6 +14,11 @@ def make_ensemble(
     return EnsembleMLP(members, sizes, activation, generator=torch.Generator().manual_seed(seed))
 
 
+def split(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features and actions, which the networks read side by side."""
+    return inputs[:, :3], inputs[:, 3:]
+
+
 def separate(ensemble: EnsembleMLP, activation: ActivationName) -> list[nn.Sequential]:
     """Plain networks with the members' weights."""
     networks = []
@@ -34,7 +39,7 @@ def test_members_have_the_values_and_gradients_of_separate_networks(activation: 
     ensemble = make_ensemble(activation=activation)
     inputs = torch.randn(8, 5, generator=torch.Generator().manual_seed(1))
     weights = torch.randn(3, 8, generator=torch.Generator().manual_seed(2))
-    outputs = ensemble(inputs)
+    outputs = ensemble(*split(inputs))
     assert outputs.shape == (3, 8)
     (outputs.square() * weights).sum().backward()
     for member, network in enumerate(separate(ensemble, activation)):
@@ -51,7 +56,7 @@ def test_members_have_the_values_and_gradients_of_separate_networks(activation: 
 def test_gradients_reach_the_inputs_from_every_member() -> None:
     ensemble = make_ensemble()
     inputs = torch.randn(8, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    (ours,) = torch.autograd.grad(ensemble(inputs).sum(), inputs)
+    (ours,) = torch.autograd.grad(ensemble(*split(inputs)).sum(), inputs)
     (theirs,) = torch.autograd.grad(
         sum(network(inputs).sum() for network in separate(ensemble, "relu")), inputs
     )
@@ -61,14 +66,14 @@ def test_gradients_reach_the_inputs_from_every_member() -> None:
 @pytest.mark.parametrize("members", [1, 2])
 def test_the_first_members_alone_give_the_first_rows(members: int) -> None:
     ensemble, inputs = make_ensemble(), torch.randn(8, 5, generator=torch.Generator().manual_seed(1))
-    part = ensemble(inputs, members=members)
+    part = ensemble(*split(inputs), members=members)
     assert part.shape == (members, 8)
-    torch.testing.assert_close(part, ensemble(inputs)[:members])
+    torch.testing.assert_close(part, ensemble(*split(inputs))[:members])
 
 
 def test_the_first_member_alone_gives_the_others_no_gradient() -> None:
     ensemble, inputs = make_ensemble(), torch.randn(8, 5, generator=torch.Generator().manual_seed(1))
-    ensemble(inputs, members=1).sum().backward()
+    ensemble(*split(inputs), members=1).sum().backward()
     for weight in ensemble.weights:
         assert weight.grad[0].any()
         assert not weight.grad[1:].any()
@@ -77,10 +82,10 @@ def test_the_first_member_alone_gives_the_others_no_gradient() -> None:
 def test_an_ensemble_of_one_and_one_without_hidden_layers_work() -> None:
     inputs = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
     single = make_ensemble(members=1)
-    torch.testing.assert_close(single(inputs)[0], separate(single, "relu")[0](inputs)[:, 0])
+    torch.testing.assert_close(single(*split(inputs))[0], separate(single, "relu")[0](inputs)[:, 0])
     linear = make_ensemble(sizes=(5, 1))
     expected = inputs @ linear.weights[0][2, :, 0] + linear.biases[0][2, 0, 0]
-    torch.testing.assert_close(linear(inputs)[2], expected)
+    torch.testing.assert_close(linear(*split(inputs))[2], expected)
 
 
 def test_every_member_starts_with_weights_of_its_own_inside_torchs_bounds() -> None:

@@ -30,7 +30,7 @@ def assert_numpy_equals_torch(
     fast: NumpyActorCritic, net: MLPActorCritic, inputs: torch.Tensor, tolerance: float
 ) -> None:
     params, values = net(inputs)
-    numpy_params, numpy_values = fast.forward(inputs.numpy())
+    numpy_params, numpy_values = fast(inputs.numpy())
     np.testing.assert_allclose(numpy_params, params.detach().numpy(), rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(numpy_values, values.detach().numpy(), rtol=tolerance, atol=tolerance)
     np.testing.assert_array_equal(fast.value(inputs.numpy()), numpy_values)
@@ -53,8 +53,8 @@ def test_numpy_equals_torch_on_large_inputs_without_a_warning(activation: Activa
 def test_numpy_leaves_its_input_alone() -> None:
     inputs = features().numpy()
     before = inputs.copy()
-    NumpyActorCritic(network(hidden_sizes=())).forward(inputs)
-    NumpyActorCritic(network(activation="relu")).forward(inputs)
+    NumpyActorCritic(network(hidden_sizes=()))(inputs)
+    NumpyActorCritic(network(activation="relu"))(inputs)
     np.testing.assert_array_equal(inputs, before)
 
 
@@ -62,12 +62,12 @@ def test_numpy_leaves_its_input_alone() -> None:
 def test_numpy_sees_parameters_that_change_in_place(shared: bool) -> None:
     net = network(shared=shared)
     fast = NumpyActorCritic(net)
-    before = fast.forward(features().numpy())
+    before = fast(features().numpy())
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(0.1)
     assert fast.current
-    assert not np.allclose(fast.forward(features().numpy())[0], before[0])
+    assert not np.allclose(fast(features().numpy())[0], before[0])
     assert_numpy_equals_torch(fast, net, features(), 1e-5)
 
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from rl_training.models.mlp import ActivationName, mlp_with_head
-from rl_training.models.numpy_forward import NumpyMLP
+from rl_training.models.numpy_forward import NumpyMLP, numpy_twin
 from rl_training.models.q_network import NoisyLinear, QNetwork
 
 CPU = torch.device("cpu")
@@ -149,6 +149,12 @@ def test_impossible_sizes_are_refused() -> None:
         QNetwork(4, 0, (8,), generator=generator())
 
 
+def twin_of(network: nn.Module) -> NumpyMLP:
+    twin = numpy_twin(network)
+    assert isinstance(twin, NumpyMLP)
+    return twin
+
+
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
 @pytest.mark.parametrize("hidden_sizes", [(), (8,), (8, 6)])
 def test_the_network_in_numpy_equals_torchs(
@@ -157,20 +163,20 @@ def test_the_network_in_numpy_equals_torchs(
     network = mlp_with_head((4, *hidden_sizes, 3), activation, generator=generator())
     x = 3 * features()
     before = x.clone()
-    outputs = NumpyMLP(network, activation).forward(x.numpy())
+    outputs = twin_of(network)(x.numpy())
     np.testing.assert_allclose(outputs, network(x).detach().numpy(), rtol=1e-5, atol=1e-6)
     assert torch.equal(x, before)
 
 
 def test_the_numpy_network_sees_training_in_place_and_notices_a_move() -> None:
     network = mlp_with_head((4, 8, 3), "relu", generator=generator())
-    view = NumpyMLP(network, "relu")
-    before = view.forward(features().numpy())
+    view = twin_of(network)
+    before = view(features().numpy())
     last = network[-1]
     assert isinstance(last, nn.Linear)
     with torch.no_grad():
         last.bias.add_(1.0)
-    np.testing.assert_allclose(view.forward(features().numpy()), before + 1.0, rtol=1e-5)
+    np.testing.assert_allclose(view(features().numpy()), before + 1.0, rtol=1e-5)
     assert view.current
     network.double()
     assert not view.current

@@ -30,6 +30,13 @@ def make_policy(action_space: Space[Any] = BOX, **settings: Any) -> ActorCriticP
     return policy
 
 
+def played(policy: Any, obs: Any, **settings: Any) -> Any:
+    """Act without memory, and check that none comes back."""
+    actions, state = policy.act(obs, policy.initial_state(len(obs)), **settings)
+    assert state == ()
+    return actions
+
+
 def observations(rows: int = 4, seed: int = 0) -> Any:
     return np.random.default_rng(seed).normal(size=(rows, 3)).astype(np.float32)
 
@@ -47,7 +54,7 @@ def test_what_is_recorded_while_acting_is_what_learning_computes(
     acted.action = np.zeros((4, *policy.action_shape), policy.action_dtype)
     explorer.act(obs, acted, Progress())
     with torch.no_grad():
-        features = policy.features(torch.from_numpy(obs))
+        features = policy.prepare(torch.from_numpy(obs))
         logprobs, _, values = policy.evaluate(features, torch.from_numpy(acted.action))
     np.testing.assert_allclose(acted.logprob, logprobs, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(acted.value, values, rtol=1e-5, atol=1e-5)
@@ -66,7 +73,7 @@ def test_final_values_are_those_of_truncated_rows_and_zero_elsewhere() -> None:
         final_obs=final,
     )
     explorer.after_step(step, acted)
-    expected = policy.values_numpy(final) * [0, 1, 0, 1]
+    expected = policy.values(final) * [0, 1, 0, 1]
     np.testing.assert_allclose(acted.final_value, expected, rtol=1e-6)
     assert np.count_nonzero(acted.final_value) == 2
 
@@ -81,21 +88,22 @@ def test_final_values_of_the_last_step_do_not_linger() -> None:
 def test_the_last_value_is_that_of_the_observation_that_follows() -> None:
     policy, obs, acted = make_policy(), observations(), act_arrays(4)
     ActorCriticExplorer(policy, np.random.default_rng(0)).end_collect(step_arrays(obs, np.zeros(4)), acted)
-    np.testing.assert_array_equal(acted.last_value, policy.values_numpy(obs))
+    np.testing.assert_array_equal(acted.last_value, policy.values(obs))
     assert np.unique(acted.last_value).size == 4
 
 
 def test_a_deterministic_action_is_the_mode_and_draws_nothing() -> None:
     policy, rng = make_policy(), np.random.default_rng(0)
-    action = policy.act(observations(), deterministic=True, rng=rng)
-    np.testing.assert_array_equal(action, policy.forward_numpy(observations())[0])
+    action = played(policy, observations(), deterministic=True, rng=rng)
+    np.testing.assert_array_equal(action, policy.outputs(observations())[0])
     assert rng.random() == np.random.default_rng(0).random()
 
 
 def test_a_sampled_action_comes_from_the_given_generator() -> None:
     policy = make_policy()
     actions = [
-        policy.act(observations(), deterministic=False, rng=np.random.default_rng(seed)) for seed in (1, 1, 2)
+        played(policy, observations(), deterministic=False, rng=np.random.default_rng(seed))
+        for seed in (1, 1, 2)
     ]
     np.testing.assert_array_equal(actions[0], actions[1])
     assert not np.allclose(actions[0], actions[2])
@@ -103,18 +111,18 @@ def test_a_sampled_action_comes_from_the_given_generator() -> None:
 
 def test_acting_follows_a_recast_network() -> None:
     policy = make_policy()
-    before = policy.forward_numpy(observations())[0]
+    before = policy.outputs(observations())[0]
     policy.double()
     with torch.no_grad():
         policy.network.actor_head.bias.add_(1.0)
-    np.testing.assert_allclose(policy.forward_numpy(observations())[0], before + 1.0, rtol=1e-5)
+    np.testing.assert_allclose(policy.outputs(observations())[0], before + 1.0, rtol=1e-5)
 
 
 def test_acting_leaves_observations_alone() -> None:
     policy, obs = make_policy(), observations()
     before = obs.copy()
-    policy.forward_numpy(obs)
-    policy.values_numpy(obs)
+    policy.outputs(obs)
+    policy.values(obs)
     np.testing.assert_array_equal(obs, before)
 
 
@@ -127,7 +135,7 @@ def test_a_state_round_trip_acts_alike_with_normaliser_and_deviation() -> None:
     other.load_state_dict(one.state_dict())
     for deterministic in (True, False):
         actions = [
-            p.act(observations(), deterministic=deterministic, rng=np.random.default_rng(3))
+            played(p, observations(), deterministic=deterministic, rng=np.random.default_rng(3))
             for p in (one, other)
         ]
         np.testing.assert_array_equal(*actions)

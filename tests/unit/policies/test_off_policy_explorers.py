@@ -106,7 +106,7 @@ def test_every_action_is_random_until_learning_starts() -> None:
 
 def test_each_environment_has_a_coin_of_its_own() -> None:
     explorer = epsilon_greedy(0.4, 0.4)
-    greedy = explorer.policy.act(observations(), deterministic=True, rng=np.random.default_rng(0))
+    greedy = explorer.policy.act(observations(), (), deterministic=True, rng=np.random.default_rng(0))[0]
     differs = many_actions(explorer, LEARNING) != greedy
     # a random action is the greedy one in a quarter of the cases
     np.testing.assert_allclose(differs.mean(0), 0.3, atol=0.035)
@@ -121,7 +121,7 @@ def test_each_environment_has_a_coin_of_its_own() -> None:
 def test_without_epsilon_the_best_action_is_taken_and_nothing_drawn() -> None:
     explorer, acted = epsilon_greedy(0.0, 0.0), act_arrays(ENVS, 9)
     explorer.act(observations(), acted, LEARNING)
-    greedy = explorer.policy.act(observations(), deterministic=True, rng=np.random.default_rng(0))
+    greedy = explorer.policy.act(observations(), (), deterministic=True, rng=np.random.default_rng(0))[0]
     np.testing.assert_array_equal(acted.action, greedy)
     assert explorer.rng.random() == np.random.default_rng(0).random()
 
@@ -159,7 +159,7 @@ def test_actions_are_uniform_over_the_whole_range_until_learning_starts(kind: An
 
 def test_noise_is_added_to_the_policys_action_and_clipped_to_the_range() -> None:
     explorer, acted = continuous(noise=GaussianNoise((ENVS, 2), 1.0)), continuous_arrays()
-    plain = explorer.policy.act(observations(), deterministic=True, rng=np.random.default_rng(0))
+    plain = explorer.policy.act(observations(), (), deterministic=True, rng=np.random.default_rng(0))[0]
     reference, clipped = np.random.default_rng(0), 0
     for _ in range(50):
         explorer.act(observations(), acted, LEARNING)
@@ -172,7 +172,7 @@ def test_noise_is_added_to_the_policys_action_and_clipped_to_the_range() -> None
 def test_without_noise_the_policys_own_sample_is_taken() -> None:
     explorer, acted = continuous(SquashedGaussianPolicy), continuous_arrays()
     explorer.act(observations(), acted, LEARNING)
-    expected = explorer.policy.act(observations(), deterministic=False, rng=np.random.default_rng(0))
+    expected = explorer.policy.act(observations(), (), deterministic=False, rng=np.random.default_rng(0))[0]
     np.testing.assert_array_equal(acted.action, expected)
 
 
@@ -207,7 +207,7 @@ def test_noise_begins_anew_where_an_episode_will_not_go_on() -> None:
 def test_an_ended_episode_needs_no_noise() -> None:
     explorer, acted = continuous(SquashedGaussianPolicy), continuous_arrays()
     explorer.after_step(step_arrays(observations(), np.zeros(ENVS), terminated=True), acted)
-    assert explorer.state_dict()["noise"] == {}
+    assert explorer.state_dict().keys() == {"rng"}
 
 
 def test_stream_and_noise_continue_after_a_state_round_trip() -> None:

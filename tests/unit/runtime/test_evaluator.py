@@ -19,9 +19,12 @@ class Still:
     def __init__(self) -> None:
         self.asked: list[tuple[bool, Any]] = []
 
-    def act(self, obs: Any, *, deterministic: bool, rng: np.random.Generator) -> Any:
+    def initial_state(self, rows: int) -> Any:
+        return ()
+
+    def act(self, obs: Any, state: Any, *, deterministic: bool, rng: np.random.Generator) -> Any:
         self.asked.append((deterministic, rng))
-        return np.zeros(len(obs), np.int64)
+        return np.zeros(len(obs), np.int64), state
 
 
 def make_evaluator(mode: AutoresetMode, *lengths: tuple[int, ...]) -> Evaluator:

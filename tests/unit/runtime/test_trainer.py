@@ -6,16 +6,15 @@ import pytest
 import torch
 
 from rl_training.core.errors import RunFault
-from rl_training.core.types import Evaluation, Progress, UpdateResult
-from rl_training.experiment.checkpointing import join_state, split_state
+from rl_training.core.state import join_state, split_state
+from rl_training.core.types import Collected, Evaluation, Progress, UpdateResult
 from rl_training.runtime import trainer as module
 from rl_training.runtime.callbacks import Callback, PauseTraining, StopOnPlateau, StopTraining
-from rl_training.runtime.collector import EpisodeRecorder
 from rl_training.runtime.trainer import Cadence, Trainer, Trigger
 
 
 class Fakes:
-    """Collector, source, learner, logger, evaluator and checkpointer in one; everything is noted in `events`."""
+    """Sampler, source, learner, logger, evaluator and checkpointer in one; everything is noted in `events`."""
 
     def __init__(
         self, rewards: tuple[float, ...] = (1.0,), *, per_collect: int = 10, num_batches: int = 1
@@ -26,11 +25,16 @@ class Fakes:
         self.num_batches = num_batches
         self.rewards = rewards
         self.evaluations = 0
-        self.episodes = EpisodeRecorder(1)
 
-    def collect(self, num_steps: int, progress: Progress) -> int:
+    def collect(self, num_steps: int, progress: Progress) -> Collected:
         self.events.append(("collect", progress.timesteps))
-        return num_steps
+        return Collected(num_steps, [])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sampled": "a few"}
+
+    def load_state_dict(self, state: dict[str, Any], *, lost: Any = ()) -> None:
+        self.restored = (state, list(lost))
 
     def batches(self, progress: Progress) -> Iterator[int]:
         yield from range(self.num_batches)

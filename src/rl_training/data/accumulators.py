@@ -1,16 +1,29 @@
-"""Transitions that wait for their last reward: n-step returns are folded when written, so sampling stays one lookup.
+"""From steps to finished transitions: what waits for more of its episode before it may be stored.
 
-A window never crosses an episode's end: when an episode ends, all its waiting transitions are finished with the
-rewards that came, and their discount is gamma to the power of the number of those rewards.
+n-step returns are folded when written, so sampling stays one lookup. A window never crosses an episode's end: when an
+episode ends, all its waiting transitions are finished with the rewards that came, and their discount is gamma to the
+power of the number of those rewards.
 """
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from rl_training.core.errors import EnvironmentFault
 from rl_training.core.types import Array, State
+
+
+class Accumulator(Protocol):
+    """`begin` opens a transition per environment; `complete` returns the rows that need no more of their episode."""
+
+    def begin(self, values: dict[str, Array]) -> None: ...
+    def complete(
+        self, reward: Array, terminated: Array, ended: Array, valid: Array, next_values: dict[str, Array]
+    ) -> Array: ...
+    def forget(self, envs: Any) -> None: ...
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class NStepWindow:
@@ -104,7 +117,7 @@ class NStepWindow:
 
     def state_dict(self) -> State:
         """Return the waiting rows, column by column, and the clocks."""
-        columns = {_key(name): torch.from_numpy(column.copy()) for name, column in self.fields.items()}
+        columns = {name: torch.from_numpy(column.copy()) for name, column in self.fields.items()}
         return {"columns": columns, "time": torch.from_numpy(self.time.copy())}
 
     def load_state_dict(self, state: State) -> None:
@@ -113,9 +126,4 @@ class NStepWindow:
             return
         self.time[:] = state["time"].numpy()
         for name, column in self.fields.items():
-            column[...] = state["columns"][_key(name)].numpy()
-
-
-def _key(name: str) -> str:
-    """Return a field's name as a state's key, where '/' separates the parts of a path."""
-    return name.replace("%", "%25").replace("/", "%2F")
+            column[...] = state["columns"][name].numpy()

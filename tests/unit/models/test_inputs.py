@@ -8,7 +8,7 @@ from gymnasium import Space, spaces
 from rl_training.core.errors import UserError
 from rl_training.core.types import leaves
 from rl_training.envs.observations import nested_leaves
-from rl_training.models.encoder import VectorEncoder
+from rl_training.models.inputs import ObservationInputs
 
 SPACES = {
     "box": spaces.Box(-5, 5, (3,), np.float32),
@@ -46,8 +46,8 @@ def to_torch(obs: Any) -> Any:
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_torch_and_numpy_encode_alike(space: Space[Any]) -> None:
-    encoder, obs = VectorEncoder(space), sampled(space)
-    features, in_numpy = encoder.encode(to_torch(obs)), encoder.encode_numpy(obs)
+    encoder, obs = ObservationInputs(space), sampled(space)
+    features, in_numpy = encoder.vector(to_torch(obs)), encoder.vector_numpy(obs)
     assert features.shape == in_numpy.shape == (40, encoder.size)
     assert features.dtype == torch.float32
     assert in_numpy.dtype == np.float32
@@ -58,9 +58,9 @@ def test_torch_and_numpy_encode_alike(space: Space[Any]) -> None:
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_features_have_the_default_type(space: Space[Any]) -> None:
-    encoder, obs = VectorEncoder(space), sampled(space)
-    assert encoder.encode(to_torch(obs)).dtype == torch.float64
-    assert encoder.encode_numpy(obs).dtype == np.float64
+    encoder, obs = ObservationInputs(space), sampled(space)
+    assert encoder.vector(to_torch(obs)).dtype == torch.float64
+    assert encoder.vector_numpy(obs).dtype == np.float64
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def test_features_have_the_default_type(space: Space[Any]) -> None:
 )
 def test_known_encodings(space: Space[Any], obs: list[Any], expected: list[Any]) -> None:
     array = np.array(obs, space.dtype)
-    assert VectorEncoder(space).encode_numpy(array).tolist() == expected
-    assert VectorEncoder(space).encode(torch.from_numpy(array)).tolist() == expected
+    assert ObservationInputs(space).vector_numpy(array).tolist() == expected
+    assert ObservationInputs(space).vector(torch.from_numpy(array)).tolist() == expected
 
 
 def test_entries_are_joined_in_the_order_of_the_space_whatever_the_order_given() -> None:
     space = spaces.Dict({"a": spaces.Box(-9, 9, (2,)), "b": spaces.Discrete(2)})
     a, b = np.array([[3.0, 4.0]], np.float32), np.array([1])
-    assert VectorEncoder(space).encode_numpy({"b": b, "a": a}).tolist() == [[3, 4, 0, 1]]
-    in_torch = VectorEncoder(space).encode({"b": torch.from_numpy(b), "a": torch.from_numpy(a)})
+    assert ObservationInputs(space).vector_numpy({"b": b, "a": a}).tolist() == [[3, 4, 0, 1]]
+    in_torch = ObservationInputs(space).vector({"b": torch.from_numpy(b), "a": torch.from_numpy(a)})
     assert in_torch.tolist() == [[3, 4, 0, 1]]
 
 
@@ -104,9 +104,9 @@ def test_entries_are_joined_in_the_order_of_the_space_whatever_the_order_given()
     ],
 )
 def test_only_box_features_are_continuous(name: str, continuous: list[bool]) -> None:
-    assert VectorEncoder(SPACES[name]).continuous.tolist() == continuous
+    assert ObservationInputs(SPACES[name]).continuous.tolist() == continuous
 
 
 def test_unsupported_spaces_are_refused() -> None:
     with pytest.raises(UserError, match="Text"):
-        VectorEncoder(spaces.Text(3))
+        ObservationInputs(spaces.Text(3))

@@ -8,13 +8,14 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from records import CountingEnv, step_arrays
 
-from rl_training.core.types import ActArrays, EnvSpec, Progress
+from rl_training.core.columns import Column
+from rl_training.core.types import ActArrays, EnvSpec, EpisodeStats, Progress
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sources import RolloutSource
 from rl_training.envs.stepper import VectorStepper
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
-from rl_training.runtime.collector import Collector, EpisodeRecorder
+from rl_training.runtime.sampler import LocalSampler, RunningEpisodes
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 
@@ -40,83 +41,60 @@ def make_policy(spec: EnvSpec) -> ActorCriticPolicy:
     )
 
 
-def make_collector(stepper: VectorStepper, num_steps: int = 6) -> tuple[Collector, RolloutSource]:
+def make_sampler(stepper: VectorStepper, num_steps: int = 6) -> tuple[LocalSampler, RolloutSource]:
     spec = stepper.spec
     buffer = RolloutBuffer.for_spaces(
         spec.observation_space, spec.action_space, num_steps=num_steps, num_envs=spec.num_envs
     )
     source = RolloutSource(buffer, gamma=0.9, gae_lambda=0.9)
     explorer = ActorCriticExplorer(make_policy(spec), np.random.default_rng(0))
-    return Collector(stepper, explorer, source), source
+    return LocalSampler(stepper, explorer, source), source
 
 
-def test_the_recorder_counts_returns_and_lengths_of_ended_episodes() -> None:
-    recorder, obs = EpisodeRecorder(2), np.zeros((2, 1))
-    assert recorder.record(step_arrays(obs, [1.0, 10.0])) == 2
-    assert recorder.means() == {}
-    recorder.record(step_arrays(obs, [2.0, 20.0], terminated=[True, False]))
-    recorder.record(step_arrays(obs, [4.0, 40.0], truncated=[False, True]))
-    assert [(e.total_reward, e.length) for e in recorder.recent] == [(3.0, 2), (70.0, 3)]
-    assert recorder.means() == {"rollout/ep_rew_mean": 36.5, "rollout/ep_len_mean": 2.5}
-    recorder.record(step_arrays(obs, [8.0, 80.0], terminated=True))
-    assert [(e.total_reward, e.length) for e in recorder.recent][2:] == [(12.0, 2), (80.0, 1)]
-    assert recorder.total_episodes == 4
+def told(episodes: list[EpisodeStats]) -> list[tuple[float, int]]:
+    return [(episode.total_reward, episode.length) for episode in episodes]
+
+
+def test_returns_and_lengths_of_ended_episodes_are_told() -> None:
+    running, obs = RunningEpisodes(2), np.zeros((2, 1))
+    assert running.record(step_arrays(obs, [1.0, 10.0])) == []
+    assert told(running.record(step_arrays(obs, [2.0, 20.0], terminated=[True, False]))) == [(3.0, 2)]
+    assert told(running.record(step_arrays(obs, [4.0, 40.0], truncated=[False, True]))) == [(70.0, 3)]
+    assert told(running.record(step_arrays(obs, [8.0, 80.0], terminated=True))) == [(12.0, 2), (80.0, 1)]
 
 
 def test_dead_rows_are_not_counted() -> None:
-    recorder, obs = EpisodeRecorder(2), np.zeros((2, 1))
-    recorder.record(step_arrays(obs, [1.0, 1.0], terminated=[True, False]))
-    assert recorder.record(step_arrays(obs, [0.0, 1.0], valid=[False, True])) == 1
-    recorder.record(step_arrays(obs, [1.0, 1.0], terminated=True))
-    assert [e.length for e in recorder.recent] == [1, 1, 3]
-
-
-def test_only_the_last_episodes_are_kept_but_all_are_counted() -> None:
-    recorder = EpisodeRecorder(1, window=3)
-    for reward in range(5):
-        recorder.record(step_arrays(np.zeros((1, 1)), [float(reward)], terminated=True))
-    assert [e.total_reward for e in recorder.recent] == [2.0, 3.0, 4.0]
-    assert recorder.total_episodes == 5
-
-
-def test_the_recorder_survives_a_state_round_trip() -> None:
-    one, other = EpisodeRecorder(1), EpisodeRecorder(1)
-    for reward in (1.0, 5.0):
-        one.record(step_arrays(np.zeros((1, 1)), [reward], terminated=True))
-    other.load_state_dict(one.state_dict())
-    assert other.means() == one.means()
-    assert (other.total_episodes, list(other.recent)) == (2, list(one.recent))
+    running, obs = RunningEpisodes(2), np.zeros((2, 1))
+    assert told(running.record(step_arrays(obs, [1.0, 1.0], terminated=[True, False]))) == [(1.0, 1)]
+    assert running.record(step_arrays(obs, [0.0, 1.0], valid=[False, True])) == []
+    assert told(running.record(step_arrays(obs, [1.0, 1.0], terminated=True))) == [(1.0, 1), (3.0, 3)]
 
 
 def test_unfinished_episodes_go_on_counting_unless_their_environment_was_lost() -> None:
-    one, other, without = (EpisodeRecorder(3) for _ in range(3))
+    one, other, without = (RunningEpisodes(3) for _ in range(3))
     obs = np.zeros((3, 1))
     one.record(step_arrays(obs, [1.0, 2.0, 3.0], terminated=[True, False, False]))
     one.record(step_arrays(obs, [4.0, 5.0, 6.0]))
     state = json.loads(json.dumps(one.state_dict()))
     other.load_state_dict(state)
     without.load_state_dict(state, lost=[1])
-    for recorder in (other, without):
-        recorder.record(step_arrays(obs, [10.0, 10.0, 10.0], terminated=True))
-    assert [(e.total_reward, e.length) for e in other.recent] == [(1.0, 1), (14.0, 2), (17.0, 3), (19.0, 3)]
-    assert [(e.total_reward, e.length) for e in without.recent] == [
-        (1.0, 1), (14.0, 2), (10.0, 1), (19.0, 3),
-    ]  # fmt: skip
-    assert other.total_episodes == without.total_episodes == 4
+    last = step_arrays(obs, [10.0, 10.0, 10.0], terminated=True)
+    assert told(other.record(last)) == [(14.0, 2), (17.0, 3), (19.0, 3)]
+    assert told(without.record(last)) == [(14.0, 2), (10.0, 1), (19.0, 3)]
 
 
 @pytest.mark.parametrize(("mode", "counted"), [(SAME, 24), (NEXT, 8 + 9)])
 def test_collect_counts_valid_transitions(mode: AutoresetMode, counted: int) -> None:
-    collector, source = make_collector(make_stepper(mode), num_steps=12)
-    assert collector.collect(12, Progress()) == counted
+    sampler, source = make_sampler(make_stepper(mode), num_steps=12)
+    collected = sampler.collect(12, Progress())
+    assert collected.timesteps == counted
     assert int(source.buffer.valid.sum()) == counted
-    lengths = {e.length for e in collector.episodes.recent}
-    assert lengths == {2, 3}
+    assert {episode.length for episode in collected.episodes} == {2, 3}
 
 
 def test_rows_pair_an_observation_with_what_followed_it() -> None:
-    collector, source = make_collector(make_stepper())
-    collector.collect(6, Progress())
+    sampler, source = make_sampler(make_stepper())
+    sampler.collect(6, Progress())
     buffer = source.buffer
     assert isinstance(buffer.obs, torch.Tensor)
     assert buffer.obs[:, 1].tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
@@ -126,17 +104,17 @@ def test_rows_pair_an_observation_with_what_followed_it() -> None:
 
 def test_truncations_are_bootstrapped_from_the_true_final_observation() -> None:
     stepper = make_stepper(terminates=False, truncates=True)
-    collector, source = make_collector(stepper)
-    collector.collect(6, Progress())
-    policy = collector.explorer.policy  # type: ignore[attr-defined]
+    sampler, source = make_sampler(stepper)
+    sampler.collect(6, Progress())
+    policy = sampler.explorer.policy  # type: ignore[attr-defined]
     finals = np.array([[0, 3], [1, 3]], np.float32)  # of the second environment
-    np.testing.assert_allclose(source.buffer.final_values[[2, 5], 1], policy.values_numpy(finals), rtol=1e-5)
+    np.testing.assert_allclose(source.buffer.final_values[[2, 5], 1], policy.values(finals), rtol=1e-5)
     assert not source.buffer.final_values[~source.buffer.dones].any()
 
 
 def test_collecting_in_two_halves_is_collecting_at_once() -> None:
-    whole, whole_source = make_collector(make_stepper(), num_steps=8)
-    halves, halves_source = make_collector(make_stepper(), num_steps=8)
+    whole, whole_source = make_sampler(make_stepper(), num_steps=8)
+    halves, halves_source = make_sampler(make_stepper(), num_steps=8)
     whole.collect(8, Progress())
     halves.collect(4, Progress())
     halves.collect(4, Progress())
@@ -144,33 +122,36 @@ def test_collecting_in_two_halves_is_collecting_at_once() -> None:
         assert torch.equal(getattr(whole_source.buffer, name), getattr(halves_source.buffer, name)), name
 
 
-def pointers(collector: Collector, source: RolloutSource) -> dict[str, int]:
+def pointers(sampler: LocalSampler, source: RolloutSource) -> dict[str, int]:
     found = {
         f"step.{name}": array.ctypes.data
-        for name, array in vars(collector.env.out).items()
+        for name, array in vars(sampler.env.out).items()
         if hasattr(array, "ctypes")
     }
-    found |= {f"acted.{name}": array.ctypes.data for name, array in vars(collector.acted).items()}
+    acted = {name: array for name, array in vars(sampler.acted).items() if hasattr(array, "ctypes")}
+    found |= {f"acted.{name}": array.ctypes.data for name, array in acted.items()}
     tensors = {name: value for name, value in vars(source.buffer).items() if isinstance(value, torch.Tensor)}
     return found | {f"buffer.{name}": tensor.data_ptr() for name, tensor in tensors.items()}
 
 
 @pytest.mark.parametrize("mode", [SAME, NEXT])
-def test_a_warm_collector_allocates_no_new_storage(mode: AutoresetMode) -> None:
-    collector, source = make_collector(make_stepper(mode, terminates=False, truncates=True))
-    records = (collector.env.out, collector.acted)
-    before = pointers(collector, source)
+def test_a_warm_sampler_allocates_no_new_storage(mode: AutoresetMode) -> None:
+    sampler, source = make_sampler(make_stepper(mode, terminates=False, truncates=True))
+    records = (sampler.env.out, sampler.acted)
+    before = pointers(sampler, source)
     assert len(before) > 20
     for _ in range(3):
-        collector.collect(6, Progress())
+        sampler.collect(6, Progress())
         list(source.batches(Progress()))
-    assert pointers(collector, source) == before
-    assert collector.env.out is records[0]
-    assert collector.acted is records[1]
+    assert pointers(sampler, source) == before
+    assert sampler.env.out is records[0]
+    assert sampler.acted is records[1]
 
 
 class Noting:
     """An explorer and recorder that writes down who was called when, with the observation it saw."""
+
+    columns = (Column("mood", (2,)),)
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, float]] = []
@@ -193,7 +174,9 @@ class Noting:
 
 def test_the_order_of_calls() -> None:
     noting = Noting()
-    Collector(make_stepper(), noting, noting).collect(1, Progress())
+    sampler = LocalSampler(make_stepper(), noting, noting)
+    sampler.collect(1, Progress())
+    assert sampler.acted.extra["mood"].shape == (2, 2)
     assert noting.calls == [
         ("act", 0.0),
         ("record_action", 0.0),

@@ -1,0 +1,91 @@
+"""What SAC and TD3 share: an ensemble of critics over observations and actions, and the targets that follow them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig
+from rl_training.algorithms.optim import FlatAdam
+from rl_training.algorithms.parts import Actor
+from rl_training.algorithms.targets import TargetNetwork
+from rl_training.core.spaces import float_dtype
+from rl_training.models.encoded import Encoded, reader
+from rl_training.models.ensemble import EnsembleMLP
+from rl_training.policies.continuous import ContinuousPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuousConfig(ReplayConfig):
+    """Settings of every algorithm with an actor and critics for continuous actions."""
+
+    tau: float = 0.005
+    """Part by which the target networks move to the online ones."""
+    num_critics: int = 2
+    """Critics, batched as one network; the target is the smallest of their values."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the critics' hidden layers, if they are to be others."""
+    share_encoder: bool = False
+    """Let the actor read the critics' encoder, which then learns from their loss alone; otherwise each has its own."""
+
+    def problems(self, num_envs: int) -> list[str]:
+        """Return what is impossible, each naming key, value and remedy."""
+        found = [*super().problems(num_envs), *self.not_positive("tau"), *self.outside("tau", 0, 1)]
+        if self.critic_hidden_sizes is not None:
+            found += self.bad_sizes("critic_hidden_sizes")
+        return found
+
+
+class ContinuousLearner(OffPolicyLearner):
+    """The frame around actor and critics: who has which parameters, and what follows whom.
+
+    The actor's optimizer has the policy's parameters, the critics' theirs; an encoder that both read belongs to the
+    critics, and the policy's loss does not reach it.
+    """
+
+    def __init__(
+        self,
+        config: ContinuousConfig,
+        actor: Actor[ContinuousPolicy],
+        *,
+        generator: torch.Generator,
+        noise_rng: np.random.Generator,
+    ) -> None:
+        super().__init__(config, actor)
+        self.action_size = actor.policy.action_size
+        self.noise_rng = noise_rng
+        self.critics = build_critics(config, actor.policy, generator)
+        encoded = actor.policy.encoding.encoder is not None
+        shared = encoded and actor.policy.encoding.shared
+        self.actor_layers = reader(actor.policy.network) if shared else actor.policy.network
+        self.actor_optimizer = FlatAdam(self.actor_layers.parameters(), eps=1e-8)
+        self.critic_optimizer = FlatAdam(self.critics.parameters(), eps=1e-8)
+        self.target_critics = TargetNetwork(self.critics, self.critic_optimizer.flat)
+        self.moded = (actor.policy.network, self.critics) if encoded else ()
+        self.owners = {
+            **self.owners,
+            # a shared encoder is saved with the model
+            "critics/online": reader(self.critics) if shared else self.critics,
+            "critics/target": self.target_critics,
+            "optimizer/actor": self.actor_optimizer,
+            "optimizer/critics": self.critic_optimizer,
+            "learner/noise_rng": noise_rng,
+        }
+
+    def draw_noise(self, *shape: int) -> torch.Tensor:
+        """Return standard normal numbers of a shape, on the learner's device."""
+        return torch.from_numpy(self.noise_rng.standard_normal(shape, dtype=float_dtype())).to(self.device)
+
+
+def build_critics(
+    config: ContinuousConfig, policy: ContinuousPolicy, generator: torch.Generator
+) -> nn.Module:
+    """Return the critics: inputs and actions [B, ...] to values [M, B]."""
+    encoder = None
+    if isinstance(policy.network, Encoded):
+        encoder = policy.network.encoder if policy.encoding.shared else policy.new_encoder(generator)
+    widths = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
+    sizes = (policy.features_size(encoder) + policy.action_size, *widths, 1)
+    ensemble = EnsembleMLP(config.num_critics, sizes, config.activation, generator=generator)
+    return (ensemble if encoder is None else Encoded(encoder, ensemble)).to(policy.device)

@@ -1,0 +1,82 @@
+"""What an algorithm is made of, and what its builders may see of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from rl_training.config import AlgorithmConfig
+from rl_training.core.errors import did_you_mean
+from rl_training.core.protocols import ExperienceSource, Explorer, Learner
+from rl_training.core.types import EnvSpec, State
+from rl_training.models.encoders import EncoderClass, chosen_encoder, encoder_names
+from rl_training.models.normalizer import RewardNormalizer
+from rl_training.policies.base import Encoding, NetworkPolicy
+
+PolicyT_co = TypeVar("PolicyT_co", bound=NetworkPolicy, covariant=True)
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """The part of a run's config that builders may see, and the stream that initial weights are drawn from.
+
+    Weights are drawn in the order of building: the actor's first, then what the learner adds.
+    """
+
+    spec: EnvSpec
+    seed: int
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    normalize_obs: bool = False
+    normalize_reward: bool = False
+    encoder: EncoderClass | None = None
+    """The class that `encoder: module:Name` means; ours are known by their names."""
+    weights: torch.Generator = field(default_factory=torch.Generator)
+
+    def __post_init__(self) -> None:
+        self.weights.manual_seed(self.seed)
+
+    def encoding(self, settings: AlgorithmConfig, *, shared: bool = True) -> Encoding:
+        """Return the encoder that the settings ask for; `shared` if actor and critic are to have one together."""
+        encoder = chosen_encoder(settings.encoder, self.encoder)
+        return Encoding(encoder, settings.features_dim, dict(settings.encoder_kwargs), shared)
+
+    def reward_normalizer(self, gamma: float) -> RewardNormalizer | None:
+        """Return the reward scale that the run asks for, if any."""
+        return RewardNormalizer(gamma) if self.normalize_reward else None
+
+
+@dataclass(frozen=True)
+class Actor(Generic[PolicyT_co]):
+    """All that sampling, predicting and evaluating need."""
+
+    policy: PolicyT_co
+    explorer: Explorer
+
+
+class StatefulLearner(Learner[Any], Protocol):
+    """A learner whose state is grouped by file; `model` is all that acting needs."""
+
+    def state_dict(self) -> dict[str, State]: ...
+    def load_state_dict(self, state: Mapping[str, State]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of, besides its environments."""
+
+    actor: Actor[Any]
+    source: ExperienceSource[Any]
+    learner: StatefulLearner
+
+
+def encoder_problems(settings: AlgorithmConfig) -> list[str]:
+    """Return what is wrong with the encoder's name or width; whether it can be built shows when it is."""
+    found = settings.outside("features_dim", 1, 2**14)
+    name, known = settings.encoder, encoder_names()
+    module, separator, attribute = name.partition(":")
+    if name not in known and not (separator and module and attribute.isidentifier()):
+        found.append(
+            f"encoder is '{name}'; use one of {', '.join(known)}, or module:Name{did_you_mean(name, known)}"
+        )
+    return found

@@ -1,0 +1,69 @@
+"""What is stored per step is declared once: a name, a shape and a type. Buffers are columns over leading dimensions."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium import Space
+
+from rl_training.core.spaces import action_layout, float_dtype, leaf_dtype, observation_leaves
+from rl_training.core.types import Array
+
+Allocator: TypeAlias = Callable[[tuple[int, ...], Any], Array]
+"""Returns zeros of a shape and type: ordinary memory by default, shared memory for samplers in other processes."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One quantity per row; without a type it is a number in torch's default one."""
+
+    name: str
+    shape: tuple[int, ...] = ()
+    dtype: Any = None
+
+    @property
+    def type(self) -> np.dtype[Any]:
+        """The NumPy type it is kept in."""
+        kept: np.dtype[Any] = np.dtype(float_dtype() if self.dtype is None else self.dtype)
+        return kept
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of one row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.type.itemsize
+
+
+def observation_columns(space: Space[Any], kind: str = "obs") -> dict[str, Column]:
+    """Return a column per leaf of an observation, by its key: `obs` for a plain space, `obs/a/b` for nested ones.
+
+    >>> from gymnasium import spaces
+    >>> [column.name for column in observation_columns(spaces.Dict({"a": spaces.Discrete(2)})).values()]
+    ['obs/a']
+    """
+    return {
+        key: Column(field_name(kind, key), tuple(leaf.shape or ()), leaf_dtype(leaf))
+        for key, leaf in observation_leaves(space).items()
+    }
+
+
+def shaped_columns(shapes: Any, dtypes: Any, kind: str = "obs") -> dict[str, Column]:
+    """Return the same for a plain shape, or for mappings of shapes and types by key."""
+    by_key = shapes if isinstance(shapes, Mapping) else {"": shapes}
+    types = dtypes if isinstance(dtypes, Mapping) else {"": dtypes}
+    return {key: Column(field_name(kind, key), tuple(shape), types.get(key)) for key, shape in by_key.items()}
+
+
+def action_column(space: Space[Any]) -> Column:
+    """Return the column of stored actions."""
+    return Column("actions", *action_layout(space))
+
+
+def field_name(kind: str, key: str) -> str:
+    """Return the name of the column for leaf `key` of an observation."""
+    return f"{kind}/{key}" if key else kind
+
+
+def allocated(columns: Iterable[Column], *leading: int, allocate: Allocator = np.zeros) -> dict[str, Array]:
+    """Return one array [*leading, *shape] per column, by name."""
+    return {column.name: allocate((*leading, *column.shape), column.type) for column in columns}

@@ -1,0 +1,139 @@
+"""Declared state: whoever has something to save names its owners once; saving, restoring and checking follow from that.
+
+An owner is a module, an optimizer or anything else with `state_dict` and `load_state_dict`, a random generator, a
+tensor, or a `Counter`. Its name is a path such as `learner/noise_rng`; the first part is the file it is saved in.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.types import State
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Saves and restores itself."""
+
+    def state_dict(self) -> State: ...
+    def load_state_dict(self, state: State) -> Any: ...
+
+
+@dataclass
+class Counter:
+    """A whole number that is saved."""
+
+    value: int = 0
+
+
+Owner: TypeAlias = Stateful | nn.Module | np.random.Generator | Tensor | Counter
+Owners: TypeAlias = Mapping[str, Owner]
+
+
+def gather(owners: Owners) -> dict[str, State]:
+    """Return the state of all owners, nested by the parts of their names; tensors are the live ones, not copies."""
+    state: dict[str, State] = {}
+    for name, owner in owners.items():
+        *parents, last = name.split("/")
+        place: State = state
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = _state_of(owner)
+    return state
+
+
+def scatter(owners: Owners, state: Mapping[str, State]) -> None:
+    """Restore all owners in place from what `gather` returned; a number that is not finite is refused, by its name."""
+    for name, owner in owners.items():
+        part: Any = state
+        for key in name.split("/"):
+            part = part[key]
+        _restore(owner, part)
+    culprit = not_finite(owners)
+    if culprit is not None:
+        raise ValueError(f"'{culprit}' holds a number that is not finite")
+
+
+def not_finite(owners: Owners) -> str | None:
+    """Return the name of a weight, moment or statistic that is nan or infinite, None if there is none.
+
+    What is learned must be finite: modules, tensors with a gradient, and whatever says `is_learned` of itself, such as
+    optimizers. Generators and counters always are; what others remember is theirs to judge.
+    """
+    for name, owner in owners.items():
+        learned = owner.requires_grad if isinstance(owner, Tensor) else isinstance(owner, nn.Module)
+        if learned or getattr(owner, "is_learned", False):
+            for key, tensor in _tensors(_state_of(owner), name):
+                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                    return key
+    return None
+
+
+def _state_of(owner: Owner) -> Any:
+    if isinstance(owner, np.random.Generator):
+        return generator_state(owner)
+    if isinstance(owner, Counter):
+        return owner.value
+    if isinstance(owner, Tensor):
+        return owner.detach()
+    return dict(owner.state_dict())
+
+
+def _restore(owner: Owner, state: Any) -> None:
+    if isinstance(owner, np.random.Generator):
+        set_generator_state(owner, state)
+    elif isinstance(owner, Counter):
+        owner.value = int(state)
+    elif isinstance(owner, Tensor):
+        if state.shape != owner.shape:  # copy_ would stretch a smaller one
+            raise ValueError(f"a tensor has shape {tuple(state.shape)} instead of {tuple(owner.shape)}")
+        with torch.no_grad():
+            owner.copy_(state)
+    else:
+        owner.load_state_dict(state)
+
+
+def _tensors(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(state, Tensor):
+        yield name, state
+    elif isinstance(state, Mapping):
+        for key, part in state.items():
+            yield from _tensors(part, f"{name}/{key}")
+
+
+def split_state(state: State, prefix: str = "") -> tuple[dict[str, Tensor], State]:
+    """Return (tensors under paths such as `a/b`, the same nesting without them); "/" in a key is escaped in paths."""
+    tensors: dict[str, Tensor] = {}
+    plain: State = {}
+    for key, value in state.items():
+        path = f"{prefix}{key.replace('%', '%25').replace('/', '%2F')}"
+        if isinstance(value, Tensor):
+            # a copy: parameters are views of one vector, and a file holds each tensor once
+            tensors[path] = value.detach().to("cpu", copy=True).contiguous()
+        elif isinstance(value, dict):
+            inner, plain[key] = split_state(value, f"{path}/")
+            tensors |= inner
+        else:
+            plain[key] = value
+    return tensors, plain
+
+
+def join_state(tensors: Mapping[str, Tensor], plain: State) -> State:
+    """Put the tensors of `split_state` back into their places."""
+    state: State = {
+        key: join_state({}, value) if isinstance(value, dict) else value for key, value in plain.items()
+    }
+    for path, tensor in tensors.items():
+        *parents, name = [part.replace("%2F", "/").replace("%25", "%") for part in path.split("/")]
+        place = state
+        for parent in parents:
+            place = place.setdefault(parent, {})
+            if not isinstance(place, dict):
+                raise ValueError(f"'{path}' lies inside of a value")
+        place[name] = tensor
+    return state

@@ -1,0 +1,43 @@
+"""Networks that read an encoder's features: all that has gradients, and all that a target network copies."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from rl_training.core.types import Obs
+
+
+class Encoded(nn.Module):
+    """An encoder and the network that reads its features.
+
+    With `detach` the network's loss does not reach the encoder, which then learns from another loss alone: that of the
+    critics, where actor and critics share it.
+    """
+
+    def __init__(self, encoder: nn.Module, network: nn.Module, *, detach: bool = False) -> None:
+        super().__init__()
+        self.encoder, self.network = encoder, network
+        self.detach = detach
+
+    def forward(self, inputs: Obs, *others: Any, **named: Any) -> Any:
+        """Return what the network makes of the features; it takes the other arguments as they are."""
+        features: Tensor = self.encoder(inputs)
+        return self.network(features.detach() if self.detach else features, *others, **named)
+
+
+class EncodedPair(nn.Module):
+    """An actor-critic network in which each side reads features of an encoder of its own."""
+
+    def __init__(self, encoder: nn.Module, critic_encoder: nn.Module, network: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.critic_encoder, self.network = encoder, critic_encoder, network
+
+    def forward(self, inputs: Obs) -> tuple[Tensor, Tensor]:
+        """Return action parameters [B, A] and values [B]."""
+        outputs: tuple[Tensor, Tensor] = self.network(self.encoder(inputs), self.critic_encoder(inputs))
+        return outputs
+
+
+def reader(network: nn.Module) -> nn.Module:
+    """Return the layers after the encoder; a network without one is all of them."""
+    return network.network if isinstance(network, Encoded | EncodedPair) else network

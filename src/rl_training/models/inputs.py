@@ -1,0 +1,83 @@
+"""The parameter-free first layer: from observations of any supported space to numbers, in torch and in NumPy alike."""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium import Space, spaces
+from torch import Tensor
+
+from rl_training.core.spaces import float_dtype, observation_leaves
+from rl_training.core.types import Array, Obs, ObsArray
+
+
+class ObservationInputs:
+    """Makes numbers of every leaf: Box as it is, Discrete and MultiDiscrete one-hot, MultiBinary 0/1.
+
+    `vector` is all of them side by side [B, D]; `arranged` gives such a vector the shape of the observation again,
+    which is what an encoder reads: a tensor [B, ...] for a plain space, a dict of tensors for a Dict. `continuous` [D]
+    marks the numbers that come from a Box: only those are ever normalised.
+    """
+
+    def __init__(self, space: Space[Any]) -> None:
+        self._leaves = [_Leaf(key, leaf) for key, leaf in observation_leaves(space).items()]
+        self.size = sum(leaf.size for leaf in self._leaves)
+        self.shapes = {leaf.key: leaf.shape for leaf in self._leaves}
+        self.continuous = torch.cat([torch.full((leaf.size,), leaf.continuous) for leaf in self._leaves])
+
+    def vector(self, obs: Obs) -> Tensor:
+        """Return numbers [B, D]."""
+        if isinstance(obs, Tensor):
+            return self._leaves[0].vector(obs)
+        return torch.cat([leaf.vector(obs[leaf.key]) for leaf in self._leaves], dim=-1)
+
+    def vector_numpy(self, obs: ObsArray) -> Array:
+        """Return numbers [N, D]; a plain float Box of one dimension is passed through without a copy."""
+        if not isinstance(obs, dict):
+            return self._leaves[0].vector_numpy(obs)
+        return np.concatenate([leaf.vector_numpy(obs[leaf.key]) for leaf in self._leaves], axis=-1)
+
+    def arranged(self, vector: Tensor) -> Obs:
+        """Return the parts of a vector [B, D] in the shapes of their leaves, as views."""
+        parts = torch.split(vector, [leaf.size for leaf in self._leaves], dim=-1)
+        shaped = {
+            leaf.key: part.reshape(len(part), *leaf.shape)
+            for leaf, part in zip(self._leaves, parts, strict=True)
+        }
+        return shaped[""] if "" in shaped else shaped
+
+
+class _Leaf:
+    def __init__(self, key: str, space: Space[Any]) -> None:
+        self.key = key
+        self.dtype = float_dtype()
+        self.continuous = isinstance(space, spaces.Box)
+        # categories per component; empty for what is already a number
+        self.counts: list[int] = []
+        if isinstance(space, spaces.Discrete):
+            self.counts, self.start = [int(space.n)], np.array([space.start])
+        elif isinstance(space, spaces.MultiDiscrete):
+            self.counts, self.start = [int(n) for n in space.nvec.reshape(-1)], space.start.reshape(-1)
+        self.shape: tuple[int, ...] = (sum(self.counts),) if self.counts else tuple(space.shape or ())
+        self.size = int(np.prod(self.shape))
+        if self.counts:
+            # index of category 0 of each component, so that one scatter writes all one-hots
+            self.offsets = np.cumsum([0, *self.counts[:-1]]) - self.start
+
+    def vector(self, obs: Tensor) -> Tensor:
+        flat = obs.reshape(len(obs), -1)
+        if not self.counts:
+            return flat.to(torch.get_default_dtype())
+        index = flat.long() + torch.as_tensor(self.offsets, device=flat.device)
+        if len(self.counts) == 1:
+            return F.one_hot(index[:, 0], self.size).to(torch.get_default_dtype())
+        return torch.zeros(len(flat), self.size, device=flat.device).scatter_(1, index, 1.0)
+
+    def vector_numpy(self, obs: Array) -> Array:
+        flat = obs.reshape(len(obs), -1)
+        if not self.counts:
+            return flat.astype(self.dtype, copy=False)
+        numbers = np.zeros((len(flat), self.size), self.dtype)
+        np.put_along_axis(numbers, flat + self.offsets, 1.0, axis=1)
+        return numbers

@@ -1,0 +1,118 @@
+"""What all policies share: inputs, statistics, encoder, network; acting in NumPy on the CPU where that is faster."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, tensors_of
+from rl_training.models.encoders import EncoderClass, make_encoder
+from rl_training.models.inputs import ObservationInputs
+from rl_training.models.normalizer import ObservationNormalizer, RewardNormalizer
+from rl_training.models.numpy_forward import NumpyActorCritic, NumpyMLP, numpy_twin
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Which encoder a policy gets: `encoder` None is `flat`, the observation's numbers side by side."""
+
+    encoder: EncoderClass | None = None
+    features_dim: int = 256
+    arguments: dict[str, Any] = field(default_factory=dict)
+    shared: bool = True
+    """Whether actor and critic read one encoder."""
+
+
+FLAT = Encoding()
+
+
+class NetworkPolicy(nn.Module):
+    """Inputs, optional normalisers and one network; what its outputs mean is the subclass's.
+
+    Everything that acting needs, and everything that is saved for it. `network` is all that has gradients; observations
+    come in whole, and features never leave it.
+    """
+
+    network: nn.Module
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        encoding: Encoding,
+        normalize_obs: bool,
+        reward_normalizer: RewardNormalizer | None,
+    ) -> None:
+        super().__init__()
+        self.spec, self.encoding = spec, encoding
+        self.inputs = ObservationInputs(spec.observation_space)
+        self.normalizer = ObservationNormalizer(self.inputs.continuous) if normalize_obs else None
+        self.reward_normalizer = reward_normalizer
+        self._twin: NumpyMLP | NumpyActorCritic | None = None
+
+    def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
+        """Return an encoder with weights of its own; None for `flat`, which has none."""
+        encoding = self.encoding
+        if encoding.encoder is None:
+            return None
+        space = self.spec.observation_space
+        return make_encoder(encoding.encoder, space, encoding.features_dim, encoding.arguments, generator)
+
+    def features_size(self, encoder: nn.Module | None) -> int:
+        """Return how many features the layers after the encoder read."""
+        return self.inputs.size if encoder is None else int(encoder.features_dim)  # type: ignore[arg-type]  # checked
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters live."""
+        return next(self.parameters()).device
+
+    @torch.no_grad()
+    def prepare(self, obs: Obs) -> Obs:
+        """Return what the network reads of observations [B, ...], by the statistics of this moment.
+
+        Nothing in it is learned, so it may be done once for all epochs over a rollout.
+        """
+        vector = self.inputs.vector(obs)
+        if self.normalizer is not None:
+            vector = self.normalizer(vector)
+        return vector if self.encoding.encoder is None else self.inputs.arranged(vector)
+
+    @torch.no_grad()
+    def observe(self, obs: Obs, valid: Tensor | None = None) -> None:
+        """Merge observations [B, ...] into the statistics, if there are any; `valid` [B] marks the rows that count."""
+        if self.normalizer is not None:
+            vector = self.inputs.vector(obs)
+            self.normalizer.update(vector if valid is None else vector[valid])
+
+    def initial_state(self, rows: int) -> PolicyState:
+        """It remembers nothing."""
+        return ()
+
+    def outputs(self, obs: ObsArray) -> Any:
+        """Return the network's outputs for observations [N, ...], in NumPy and without gradients."""
+        twin = self._current_twin()
+        return twin(self._vector_numpy(obs)) if twin is not None else self._outputs_on_device(obs)
+
+    def _current_twin(self) -> NumpyMLP | NumpyActorCritic | None:
+        """Return the network in NumPy, renewed if its parameters moved; None if it has no twin."""
+        if self._twin is None or not self._twin.current:
+            self._twin = numpy_twin(self.network)
+        return self._twin
+
+    def _vector_numpy(self, obs: ObsArray) -> Array:
+        vector = self.inputs.vector_numpy(obs)
+        return vector if self.normalizer is None else self.normalizer.forward_numpy(vector)
+
+    @torch.no_grad()
+    def _outputs_on_device(self, obs: ObsArray, *others: Any) -> Any:
+        outputs = self.network(self.prepare(moved(tensors_of(obs), self.device)), *others)
+        if isinstance(outputs, tuple):
+            return tuple(part.cpu().numpy() for part in outputs)
+        return outputs.cpu().numpy()
+
+
+def moved(obs: Obs, device: torch.device) -> Obs:
+    """Return observations on a device; on the one they are on, the same memory."""
+    return {key: part.to(device) for key, part in obs.items()} if isinstance(obs, dict) else obs.to(device)
