@@ -144,7 +144,7 @@ class TestTheModelAfterAnInterruption:
         """The default handler is back by then."""
         model = PPO(config)
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.agent.load_agent", stopped)
+            patch.setattr("rl_training.experiment.loading.load_agent", stopped)
             with pytest.raises(KeyboardInterrupt):
                 model.learn()
         assert model.agent.timesteps == 160

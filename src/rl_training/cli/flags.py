@@ -15,6 +15,7 @@ import yaml
 
 from rl_training.config import TrainConfig, algorithm_config_class
 from rl_training.core.errors import UserError
+from rl_training.envs.factory import EnvFactory, named_factory
 
 RUN_GROUPS = {
     "run": ("env_id", "seed", "total_timesteps", "output_dir", "device", "num_threads"),
@@ -41,6 +42,15 @@ RUN_GROUPS = {
     "stopping early": ("stop_at_reward", "stop_after_stale_evals", "max_time"),
 }
 """How `--help` groups the run-level settings; a test says that each stands in exactly one group."""
+
+
+def chosen_env(env_id: str | None, env_factory: str | None) -> EnvFactory | str | None:
+    """Return the environment that two flags name, of which at most one is given."""
+    if env_factory is None:
+        return env_id
+    if env_id is not None:
+        raise UserError("--env-id and --env-factory both name an environment; give one of them")
+    return named_factory(env_factory)
 
 
 def field_help(config_class: type) -> dict[str, str]:

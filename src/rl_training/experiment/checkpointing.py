@@ -25,7 +25,10 @@ from torch import Tensor
 
 from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import RunFault, UserError
-from rl_training.core.types import Progress, State
+from rl_training.core.protocols import Policy
+from rl_training.core.space_data import space_from_data
+from rl_training.core.spaces import num_choices, num_features
+from rl_training.core.types import EnvSpec, Progress, State
 from rl_training.experiment.files import (
     read_json,
     read_tensors,
@@ -38,8 +41,10 @@ from rl_training.experiment.files import (
 from rl_training.experiment.trust import is_signed, module_is_imported, sign_text
 from rl_training.version import __version__
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Since 2, spaces are data; format 1, with their names only, is read for ever."""
 POINTERS = ("last", "best")
+SPACES = ("observation_space", "action_space")
 FINITE_GROUPS = ("model", "optimizer", "critics", "target", "target_actor")
 """Parts of a state in which no number may be nan or infinite."""
 TRIES, PAUSE = 20, 0.01
@@ -56,8 +61,15 @@ class Checkpoint:
     state: dict[str, State]
     facts: dict[str, Any]
     """What the run wrote besides: spaces, evaluation, log positions, the best checkpoint, versions."""
+    spec: EnvSpec | None = None
+    """The spaces it acts in; None in format 1, where an environment must be built to know them."""
     signed: bool = False
     """Written by this user, and unchanged since."""
+
+    @property
+    def env_factory(self) -> bool:
+        """The environment was built by a function, of which nothing is known here."""
+        return bool(self.facts["env_factory"])
 
 
 def write_checkpoint(
@@ -253,36 +265,56 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if "model" not in state:
             raise ValueError("there is no model in it")
         facts = _checked_facts(manifest["facts"])
-        if facts["algorithm"] is None:  # otherwise nobody but its class knows what it builds
-            _refuse_larger_network(path, config, tensors.get("model", {}))
+        spec = _saved_spec(path, facts["spaces"], config.num_envs)
         for group in FINITE_GROUPS:
             refuse_non_finite(state.get(group, {}), f"checkpoint {path} cannot be used", UserError)
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
-        return Checkpoint(path, config, progress, state, facts, signed)
+        checkpoint = Checkpoint(path, config, progress, state, facts, spec, signed)
+        refuse_larger_network(checkpoint)
+        return checkpoint
 
 
-def _refuse_larger_network(path: Path, config: TrainConfig, weights: Mapping[str, Tensor]) -> None:
+def _saved_spec(path: Path, saved: Mapping[str, Any], num_envs: int) -> EnvSpec | None:
+    """Return the spaces that are data; None for the names of format 1."""
+    if all(isinstance(entry, str) for entry in saved.values()):
+        return None
+    try:
+        observation, action = (space_from_data(saved[name]) for name in SPACES)
+    except UserError as error:
+        raise UserError(f"checkpoint {path}: {error}") from error
+    return EnvSpec(observation, action, num_envs)
+
+
+def refuse_larger_network(checkpoint: Checkpoint) -> None:
     """Refuse a network that has more weights than are stored, before it is built: it may be larger than the memory."""
-    widths = getattr(config.algorithm, "hidden_sizes", ())
-    needed, stored = sum(map(mul, widths, widths[1:])), sum(tensor.numel() for tensor in weights.values())
-    foreign = set(widths).difference(*(tensor.shape for tensor in weights.values()))
+    if checkpoint.facts["algorithm"] is not None:  # nobody but its class knows what it builds
+        return
+    weights = list(leaf_tensors(checkpoint.state["model"]))
+    widths = getattr(checkpoint.config.algorithm, "hidden_sizes", ())
+    foreign = set(widths).difference(*(tensor.shape for tensor in weights))
+    sizes = (*widths,)
+    if checkpoint.spec is not None:
+        spec = checkpoint.spec
+        sizes = (num_features(spec.observation_space), *widths, num_choices(spec.action_space))
+    needed, stored = sum(map(mul, sizes, sizes[1:])), sum(tensor.numel() for tensor in weights)
     if foreign:
         problem = f"hidden_sizes are {list(widths)}, and no stored weight has a side of {max(foreign)}"
     elif needed > stored:
-        problem = f"hidden_sizes ask for {needed} weights or more, and {stored} are stored"
+        problem = f"hidden_sizes and spaces ask for {needed} weights or more, and {stored} are stored"
     else:
         return
-    raise UserError(f"{path} does not fit the network's settings: {problem}")
+    raise UserError(f"{checkpoint.path} does not fit the network's settings: {problem}")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     manifest = read_json(path / "manifest.json")
     if not isinstance(manifest, dict) or "format_version" not in manifest:
         raise UserError(f"{path / 'manifest.json'} is not a checkpoint's manifest")
-    if manifest["format_version"] != FORMAT_VERSION:
+    version = manifest["format_version"]
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise UserError(
-            f"checkpoint {path} has format {manifest['format_version']!r}, this version of rl_training "
-            f"({__version__}) reads format {FORMAT_VERSION}; install a version that knows it"
+            f"checkpoint {path} has format {version!r}, this version of rl_training ({__version__}) reads formats 1 to "
+            f"{FORMAT_VERSION}; install a version that knows it"
         )
     with _fitting(f"checkpoint {path}: manifest.json"):
         if manifest_hash(manifest) != manifest.get("sha256"):
@@ -299,7 +331,8 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     if best is not None and _step(best) < 0:
         raise ValueError(f"best_checkpoint is {best!r}")
     return {
-        "spaces": {name: str(facts["spaces"][name]) for name in ("observation_space", "action_space")},
+        "spaces": {name: facts["spaces"][name] for name in SPACES},
+        "env_factory": facts.get("env_factory") is True,
         "surroundings": dict(facts.get("surroundings", {})),
         "algorithm": None if facts.get("algorithm") is None else str(facts["algorithm"]),
         "best_checkpoint": best,
@@ -357,6 +390,15 @@ def refuse_non_finite(model: State, consequence: str, error: type[Exception] = R
     for name, tensor in split_state(model)[0].items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise error(f"{consequence}: '{name}' holds a number that is not finite")
+
+
+def leaf_tensors(state: State) -> Iterator[Tensor]:
+    """Iterate over the tensors of a state, however deep they lie."""
+    for value in state.values():
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, dict):
+            yield from leaf_tensors(value)
 
 
 def split_state(state: State, prefix: str = "") -> tuple[dict[str, Tensor], State]:
@@ -507,10 +549,11 @@ def _step(name: str) -> int:
     return int(number) if sensible else -1
 
 
-def restore_model(module: torch.nn.Module, model: State, source: object) -> None:
-    """Load weights and statistics into `module`; a different shape means another environment or network."""
+def restore_model(policy: Policy, model: State, source: object) -> None:
+    """Load weights and statistics into a policy; a different shape means another environment or network."""
+    assert isinstance(policy, torch.nn.Module)
     try:
-        module.load_state_dict(model)
+        policy.load_state_dict(model)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(

@@ -24,14 +24,7 @@ from rl_training.core.errors import ConfigError, EnvironmentFault, UserError
 from rl_training.envs.factory import EnvFactory, make_vector_env
 from rl_training.envs.history import settle_rebuilding
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import (
-    Agent,
-    build_parts,
-    check_algorithm,
-    choose_device,
-    load_agent,
-    own_build,
-)
+from rl_training.experiment.agent import Agent, build_parts, choose_device, own_build
 from rl_training.experiment.checkpointing import (
     Checkpoint,
     find_checkpoint,
@@ -44,6 +37,7 @@ from rl_training.experiment.checkpointing import (
 )
 from rl_training.experiment.console import Console
 from rl_training.experiment.files import refuse_strange_files
+from rl_training.experiment.loading import check_algorithm, load_agent
 from rl_training.experiment.locking import RunLock
 from rl_training.experiment.logging import check_tracker
 from rl_training.experiment.memory import refuse_too_large, size_text
@@ -51,7 +45,7 @@ from rl_training.experiment.metadata import Metadata, differences, read_metadata
 from rl_training.experiment.origin import Origin, read_origin
 from rl_training.experiment.replay import verify_replay
 from rl_training.experiment.session import Session, TrainResult, config_callbacks
-from rl_training.experiment.trust import refuse_foreign_module, refuse_other_env
+from rl_training.experiment.trust import refuse_foreign_module, refuse_missing_factory, refuse_other_env
 from rl_training.runtime.callbacks import Callback, TrainingContext
 
 NOT_RESUMABLE = (
@@ -64,7 +58,11 @@ RECORDS = ("metrics.jsonl", "evaluations.jsonl")
 
 
 def make_run_dir(
-    cfg: TrainConfig, *, start_from: Path | None = None, algorithm: type[Algorithm] | None = None
+    cfg: TrainConfig,
+    *,
+    start_from: Path | None = None,
+    algorithm: type[Algorithm] | None = None,
+    env_factory: bool = False,
 ) -> Path:
     """Create and return `output_dir/<algo>__<env_id>__seed<seed>__<stamp>`; two runs never share one.
 
@@ -77,7 +75,7 @@ def make_run_dir(
     try:
         prepared.mkdir(parents=True)
         begun_with = None if start_from is None else str(start_from.resolve())
-        Origin(cfg, begun_with, own_build(cfg, algorithm)).write(prepared)
+        Origin(cfg, begun_with, own_build(cfg, algorithm), env_factory).write(prepared)
         return _published(prepared, Path(cfg.output_dir) / name)
     except FileExistsError:
         raise UserError(f"output_dir '{cfg.output_dir}' is a file; choose a folder") from None
@@ -135,7 +133,10 @@ def train(
             console.notice(remark)
         _announce_memory(config, stepper, console, algorithm)
         run_dir = make_run_dir(
-            config, start_from=checkpoint.path if checkpoint else None, algorithm=algorithm
+            config,
+            start_from=checkpoint.path if checkpoint else None,
+            algorithm=algorithm,
+            env_factory=factory is not None,
         )
         metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
         launch = _Launch(config, run_dir, metadata, algorithm, factory, callbacks, console)
@@ -171,6 +172,7 @@ def resume(
         previous = read_metadata(run_dir)
         own = checkpoint or read_origin(run_dir)
         refuse_other_env(run_dir, own.config.env_id, env_id)
+        refuse_missing_factory(run_dir, own.config.env_id, needed=own.env_factory and factory is None)
         refuse_foreign_module(
             checkpoint.path if checkpoint else run_dir,
             own.config.env_id,
@@ -362,8 +364,12 @@ def evaluate_checkpoint(
     env: EnvFactory | str | None = None,
     trust_modules: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate any saved agent, run or checkpoint; return `mean_reward`, `std_reward` and more."""
-    return load_agent(path, env=env, trust_modules=trust_modules).evaluate(num_episodes)
+    """Evaluate any saved agent, run or checkpoint; return `mean_reward`, `std_reward` and more.
+
+    `env` is another environment than its own: an id, or a function that builds one.
+    """
+    agent = load_agent(path, env=env, trust_modules=trust_modules, probe=False)
+    return agent.evaluate(num_episodes)
 
 
 def train_ppo(cfg: TrainConfig, **overrides: Any) -> TrainResult:

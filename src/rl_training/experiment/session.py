@@ -21,12 +21,9 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import (
     Agent,
+    agent_facts,
     build_parts,
     check_spaces,
-    describe_spaces,
-    evaluate_policy,
-    evaluation_stepper,
-    own_build,
 )
 from rl_training.experiment.checkpointing import (
     Checkpoint,
@@ -39,6 +36,7 @@ from rl_training.experiment.checkpointing import (
 )
 from rl_training.experiment.console import Console
 from rl_training.experiment.curves import plot_learning_curve
+from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper
 from rl_training.experiment.faults import forget_traceback, write_traceback
 from rl_training.experiment.files import write_text
 from rl_training.experiment.interrupts import Interrupts
@@ -88,6 +86,7 @@ class Session:
         self.algorithm, self.factory, self.console = algorithm, factory, console
         self.callbacks = callbacks
         self.parts = build_parts(config, stepper.spec, algorithm)
+        self.agent_facts = agent_facts(config, stepper.spec, algorithm, env_factory=factory is not None)
         self.checkpoints = run_dir / "checkpoints"
         self.replay = ReplayFiles(self.checkpoints, self.parts.source.storages)
         self.last_checkpoint: Path | None = None
@@ -234,10 +233,9 @@ class Session:
 
     def _restore(self, checkpoint: Checkpoint, resumed: bool) -> None:
         state = checkpoint.state
-        check_spaces(checkpoint, self.stepper.spec)
-        policy = self.parts.learner.policy
-        assert isinstance(policy, torch.nn.Module)
-        restore_model(policy, state["model"], checkpoint.path)
+        trained = checkpoint.spec or checkpoint.facts["spaces"]
+        check_spaces(checkpoint.path, self.config, self.stepper.spec, trained)
+        restore_model(self.parts.learner.policy, state["model"], checkpoint.path)
         self.parts.learner.load_state_dict(state)
         if "trainer" not in state:  # saved by hand: what was learned, and perhaps where the environments were
             self.stepper.resume(self._fitting_envs(state))
@@ -283,11 +281,9 @@ class Session:
             "envs": self.stepper.state_dict(),
             "generators": global_generators(),
         }
-        facts = {
+        facts = self.agent_facts | {
             "evaluation": evaluation,
             "best_checkpoint": self.best_checkpoint,
-            "spaces": describe_spaces(self.stepper.spec),
-            "algorithm": own_build(self.config, self.algorithm),
             "surroundings": surroundings(self.config),
         }
         try:

@@ -48,6 +48,16 @@ def refuse_foreign_module(source: object, env_id: str, *, signed: bool, allowed:
     )
 
 
+def refuse_missing_factory(source: object, env_id: str, *, needed: bool) -> None:
+    """Ask for the function that built the environment of a run: the run knows no more of it than a name."""
+    if needed:
+        raise UserError(
+            f"{source} was trained in an environment that a function built, and '{env_id}' is only its name; give the "
+            "function: load(path, env=...) in Python, eval --env-factory module:function, "
+            "resume --env-factory module:function"
+        )
+
+
 def refuse_other_env(source: object, recorded: str, given: str | None) -> None:
     """Refuse to go on with a run in another environment than its own."""
     if given is not None and given != recorded:

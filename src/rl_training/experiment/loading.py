@@ -1,0 +1,117 @@
+"""Agents from disk, and new ones. Loading builds no environment: the checkpoint says what is observed and done."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+from rl_training.algorithms import ALGORITHMS
+from rl_training.algorithms.base import Algorithm
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
+from rl_training.core.types import EnvSpec, Progress
+from rl_training.envs.factory import EnvFactory
+from rl_training.experiment.agent import Agent, build_parts, build_policy, check_spaces, own_build
+from rl_training.experiment.checkpointing import (
+    Checkpoint,
+    read_given,
+    refuse_larger_network,
+    restore_model,
+    restoring,
+)
+from rl_training.experiment.evaluation import probe_spec
+from rl_training.experiment.trust import refuse_foreign_module
+
+
+def new_agent(
+    config: TrainConfig, *, algorithm: type[Algorithm] | None = None, factory: EnvFactory | None = None
+) -> Agent:
+    """Return an agent with initial weights."""
+    spec = probe_spec(config, factory)
+    learner = build_parts(config, spec, algorithm).learner
+    return Agent(
+        config,
+        spec,
+        learner.policy,
+        state=learner.state_dict,
+        progress=Progress,
+        algorithm=algorithm,
+        factory=factory,
+    )
+
+
+def load_agent(
+    path: str | PathLike[str],
+    *,
+    algorithm: type[Algorithm] | None = None,
+    env: EnvFactory | str | None = None,
+    trust_modules: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    probe: bool = True,
+) -> Agent:
+    """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
+
+    `algorithm` is the class that it was trained by, if that builds its parts otherwise than the table's. `env` puts it
+    into another environment: an id, or a function that builds one; with `probe`, one is built at once, to compare its
+    spaces. `overrides` are settings of either level. A module that the agent itself names is imported only to build its
+    environment, and only if this user made it, or with `trust_modules`.
+    """
+    checkpoint = read_given(path)
+    check_algorithm(checkpoint, algorithm)
+    changes = dict(overrides or {})
+    if isinstance(env, str):
+        changes["env_id"] = env
+    elif env is None:
+        env = changes.get("env_id")
+    checkpoint = replace(checkpoint, config=checkpoint.config.with_overrides(**changes))
+    refuse_larger_network(checkpoint)
+    factory = None if isinstance(env, str) else env
+
+    def refuse_env() -> None:
+        allowed = trust_modules or env is not None
+        refuse_foreign_module(
+            checkpoint.path, checkpoint.config.env_id, signed=checkpoint.signed, allowed=allowed
+        )
+
+    if checkpoint.spec is None or (env is not None and probe):
+        refuse_env()
+        spec = _compared_spec(checkpoint, factory)
+    else:
+        spec = replace(checkpoint.spec, num_envs=checkpoint.config.num_envs)
+    policy = build_policy(checkpoint.config, spec, algorithm)
+    with restoring(checkpoint.path):
+        restore_model(policy, checkpoint.state["model"], checkpoint.path)
+    return Agent(
+        checkpoint.config,
+        spec,
+        policy,
+        state=lambda: checkpoint.state,
+        progress=lambda: checkpoint.progress,
+        algorithm=algorithm,
+        path=checkpoint.path,
+        factory=factory,
+        env_factory=checkpoint.env_factory and not isinstance(env, str),
+        refuse_env=refuse_env,
+    )
+
+
+def _compared_spec(checkpoint: Checkpoint, factory: EnvFactory | None) -> EnvSpec:
+    """Return the spaces of an environment that is built for this, if they are those of the checkpoint."""
+    spec = probe_spec(checkpoint.config, factory)
+    check_spaces(checkpoint.path, checkpoint.config, spec, checkpoint.spec or checkpoint.facts["spaces"])
+    return spec
+
+
+def check_algorithm(checkpoint: Checkpoint, algorithm: type[Algorithm] | None) -> None:
+    """Refuse to go on with other parts than the ones that were trained, which may well fit and mean something else."""
+    face, built_by = ALGORITHMS[checkpoint.config.algo], checkpoint.facts["algorithm"]
+    if algorithm is not None and not issubclass(algorithm, face):
+        raise UserError(
+            f"{checkpoint.path} holds a {checkpoint.config.algo} agent; load it with {face.__name__}.load"
+        )
+    if built_by is not None and built_by != own_build(checkpoint.config, algorithm):
+        name = built_by.rpartition(":")[2]
+        raise UserError(
+            f"{checkpoint.path} was trained by {built_by}, a class with a build of its own; load it in Python with "
+            f"{name}.load(path), or go on with resume(path, algorithm={name})"
+        )
