@@ -25,22 +25,9 @@ MAX_ENTRIES = 2**12
 MAX_DEPTH = 32
 LISTED = 32
 """Arrays up to this size are written as a list of numbers, larger ones compressed."""
-TYPES = frozenset(
-    [
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-    ]
-)
+TYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+)  # fmt: skip
 
 
 def space_to_data(space: Space[Any]) -> dict[str, Any]:
@@ -62,7 +49,7 @@ def space_to_data(space: Space[Any]) -> dict[str, Any]:
     if kind["dtype"] not in TYPES or math.prod(kind["shape"]) > MAX_NUMBERS:
         raise UserError(
             f"a space of {math.prod(kind['shape'])} numbers of type {kind['dtype']} cannot be saved; use at most "
-            f"{MAX_NUMBERS} of one of {', '.join(sorted(TYPES))}"
+            f"{MAX_NUMBERS} of one of {', '.join(TYPES)}"
         )
     if isinstance(space, spaces.Box):
         return kind | {"low": _array_to_data(space.low), "high": _array_to_data(space.high)}

@@ -5,6 +5,8 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
+import torch
+
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
@@ -12,11 +14,11 @@ from rl_training.core.errors import UserError
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.agent import Agent, build_parts, build_policy, check_spaces, own_build
+from rl_training.experiment.checkpoint_folders import read_given
 from rl_training.experiment.checkpointing import (
     Checkpoint,
-    read_given,
+    fitting_weights,
     refuse_larger_network,
-    restore_model,
     restoring,
 )
 from rl_training.experiment.evaluation import probe_spec
@@ -58,20 +60,15 @@ def load_agent(
     """
     checkpoint = read_given(path)
     check_algorithm(checkpoint, algorithm)
-    changes = dict(overrides or {})
-    if isinstance(env, str):
-        changes["env_id"] = env
-    elif env is None:
-        env = changes.get("env_id")
+    changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
+    env = changes.get("env_id") if env is None else env
     checkpoint = replace(checkpoint, config=checkpoint.config.with_overrides(**changes))
     refuse_larger_network(checkpoint)
     factory = None if isinstance(env, str) else env
+    env_id, signed, allowed = checkpoint.config.env_id, checkpoint.signed, trust_modules or env is not None
 
     def refuse_env() -> None:
-        allowed = trust_modules or env is not None
-        refuse_foreign_module(
-            checkpoint.path, checkpoint.config.env_id, signed=checkpoint.signed, allowed=allowed
-        )
+        refuse_foreign_module(checkpoint.path, env_id, signed=signed, allowed=allowed)
 
     if checkpoint.spec is None or (env is not None and probe):
         refuse_env()
@@ -79,8 +76,9 @@ def load_agent(
     else:
         spec = replace(checkpoint.spec, num_envs=checkpoint.config.num_envs)
     policy = build_policy(checkpoint.config, spec, algorithm)
-    with restoring(checkpoint.path):
-        restore_model(policy, checkpoint.state["model"], checkpoint.path)
+    assert isinstance(policy, torch.nn.Module)
+    with restoring(checkpoint.path), fitting_weights(checkpoint.path):
+        policy.load_state_dict(checkpoint.state["model"])
     return Agent(
         checkpoint.config,
         spec,

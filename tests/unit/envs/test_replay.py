@@ -21,7 +21,7 @@ from rl_training.core.types import leaves
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.checkpointing import join_state, split_state
+from rl_training.experiment.state_tree import join_state, split_state
 
 OBSERVATIONS = {
     "box": spaces.Box(-9.0, 9.0, (2,), np.float32),

@@ -7,7 +7,7 @@ import torch
 
 from rl_training.core.errors import RunFault
 from rl_training.core.types import Evaluation, Progress, UpdateResult
-from rl_training.experiment.checkpointing import join_state, split_state
+from rl_training.experiment.state_tree import join_state, split_state
 from rl_training.runtime import trainer as module
 from rl_training.runtime.callbacks import Callback, PauseTraining, StopOnPlateau, StopTraining
 from rl_training.runtime.collector import EpisodeRecorder
