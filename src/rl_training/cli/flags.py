@@ -87,13 +87,12 @@ def parse_train_flags(
     }
     inner = [item.name for item in fields(config_class)]
     groups[f"{algo} settings"] = _group(f"{algo} settings", config_class, inner, values.get("algorithm", {}))
+    # `config` is here for the help alone: whoever calls has read it and taken it out of `argv`
+    config_help = tyro.conf.arg(help="YAML file to start from; flags go on top.")
+    quiet_help = tyro.conf.arg(help="Print only the run folder.")
     launch: list[Any] = [
-        (
-            "config",
-            Annotated[str | None, tyro.conf.arg(help="YAML file to start from; flags go on top.")],
-            None,
-        ),
-        ("quiet", Annotated[bool, tyro.conf.arg(help="Print only the run folder.")], False),
+        ("config", Annotated[str | None, config_help], None),
+        ("quiet", Annotated[bool, quiet_help], False),
     ]
     members = [(_identifier(name), kind) for name, kind in groups.items()]
     entry: Any = make_dataclass("Train", [*launch, *members], kw_only=True)
@@ -106,7 +105,10 @@ def parse_train_flags(
 
 
 def parse(target: Any, argv: list[str], prog: str, description: str | None = None) -> Any:
-    """Let tyro parse the flags; what it draws in a box when they are wrong becomes one sentence."""
+    """Let tyro parse the flags; what it draws in a box when they are wrong becomes one sentence.
+
+    It has no public way to ask what was wrong, so its version is bounded where the package's requirements are listed.
+    """
     drawn = io.StringIO()
     try:
         with contextlib.redirect_stderr(drawn):
