@@ -86,7 +86,7 @@ class Agent:
         config, factory = self.environment(env)
         stepper = evaluation_stepper(config, num_episodes, factory)
         try:
-            check_spaces(self.path or "the agent", config, stepper.spec, self.spec)
+            check_spaces(self._name, config, stepper.spec, self.spec)
             stepper.use_statistics(saved_statistics(self.state.get("envs", {})))
             return evaluate_policy(
                 config, stepper, self.policy, num_episodes, deterministic=deterministic
@@ -99,9 +99,13 @@ class Agent:
         if isinstance(env, str):
             return self.config.with_overrides(env_id=env), None
         if env is None and self.factory is None:
-            refuse_missing_factory(self.path or "this agent", self.config.env_id, needed=self._env_factory)
+            refuse_missing_factory(self._name, self.config.env_id, needed=self._env_factory)
             self._refuse_env()
         return self.config, env or self.factory
+
+    @property
+    def _name(self) -> str:
+        return "this agent" if self.path is None else f"checkpoint {self.path}"
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write a checkpoint folder at `path`."""
@@ -142,7 +146,7 @@ def check_spaces(
     for name in SPACES:
         if saved[name] != now[name]:
             raise UserError(
-                f"checkpoint {source} was trained with {name} {saved[name]}, "
+                f"{source} was trained with {name} {saved[name]}, "
                 f"but environment '{config.env_id}' now has {now[name]}"
             )
 

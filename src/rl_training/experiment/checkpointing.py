@@ -21,7 +21,7 @@ from rl_training.core.space_data import space_from_data
 from rl_training.core.spaces import num_choices, num_features
 from rl_training.core.types import EnvSpec, Progress, State
 from rl_training.experiment.files import read_json, refuse_strange_files, replace_folder, write_json
-from rl_training.experiment.state_tree import NOT_LEARNED, join_state, refuse_non_finite, split_state
+from rl_training.experiment.state_tree import join_state, refuse_non_finite, split_state
 from rl_training.experiment.tensor_files import read_tensors, write_tensors
 from rl_training.experiment.trust import is_signed, module_is_imported, sign_text
 from rl_training.version import __version__
@@ -67,8 +67,7 @@ def write_checkpoint(
 
     `signed`: what is written was read from a checkpoint of this user's.
     """
-    for group in set(state).difference(NOT_LEARNED):
-        refuse_non_finite(state[group], f"checkpoint {folder.name} was not written")
+    refuse_non_finite(state, f"checkpoint {folder.name} was not written")
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -142,8 +141,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise ValueError("there is no model in it")
         facts = _checked_facts(manifest["facts"])
         spec = _saved_spec(path, facts["spaces"], config.num_envs)
-        for group in set(state).difference(NOT_LEARNED):
-            refuse_non_finite(state[group], f"checkpoint {path} cannot be used", UserError)
+        refuse_non_finite(state, f"checkpoint {path} cannot be used", UserError)
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
         checkpoint = Checkpoint(path, config, progress, state, facts, spec, signed)
         refuse_larger_network(checkpoint)

@@ -96,7 +96,8 @@ def load_agent(
 def _compared_spec(checkpoint: Checkpoint, factory: EnvFactory | None) -> EnvSpec:
     """Return the spaces of an environment that is built for this, if they are those of the checkpoint."""
     spec = probe_spec(checkpoint.config, factory)
-    check_spaces(checkpoint.path, checkpoint.config, spec, checkpoint.spec or checkpoint.facts["spaces"])
+    trained = checkpoint.spec or checkpoint.facts["spaces"]
+    check_spaces(f"checkpoint {checkpoint.path}", checkpoint.config, spec, trained)
     return spec
 
 

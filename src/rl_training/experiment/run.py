@@ -99,10 +99,13 @@ class Run:
                 if self.restarts == self.config.max_restarts:
                     raise
                 self._count_restart(fault)
+            spec = stepper.spec
+            # what failed may hold much memory, and its successor is about to take as much
+            del parts, self.parts, self.trainer, self.snapshots
             if has_checkpoints(self.run_dir):  # otherwise it begins as it began
                 checkpoint = read_newest(self.run_dir)
             parts, checkpoint = parts_with_replay(
-                self.config, stepper.spec, self.algorithm, checkpoint, own=self._is_own(checkpoint),
+                self.config, spec, self.algorithm, checkpoint, own=self._is_own(checkpoint),
                 fall_back_in=self.run_dir,
             )  # fmt: skip
             stepper = training_stepper(self.config, self.factory)

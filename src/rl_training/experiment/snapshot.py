@@ -96,7 +96,7 @@ class Snapshots:
         """
         state = checkpoint.state
         trained = checkpoint.spec or checkpoint.facts["spaces"]
-        check_spaces(checkpoint.path, self.config, self.stepper.spec, trained)
+        check_spaces(f"checkpoint {checkpoint.path}", self.config, self.stepper.spec, trained)
         with fitting_weights(checkpoint.path):
             self.learner.load_state_dict(state)
         if "trainer" not in state:  # saved by hand: what was learned, and perhaps where the environments were
@@ -140,15 +140,16 @@ def parts_with_replay(
     *,
     own: bool = False,
     fall_back_in: Path | None = None,
-    notice: Callable[[str], None] = lambda _: None,
+    notice: Callable[[str], None] | None = None,
 ) -> tuple[Parts, Checkpoint | None]:
     """Return new parts with the replay data of a checkpoint in them, and the checkpoint.
 
-    A buffer that does not fit into memory is refused before it is filled. A run that goes on has its `own`; if that is
-    damaged, an older checkpoint in the folder `fall_back_in` is taken.
+    With `notice`, the size of the buffer is told, and one that does not fit into memory is refused before it is filled.
+    A run that goes on has its `own`; if that is damaged, an older checkpoint in the folder `fall_back_in` is taken.
     """
     parts = build_parts(config, spec, algorithm)
-    if needed := parts.source.nbytes:
+    needed = parts.source.nbytes
+    if needed and notice is not None:
         refuse_too_large(needed, "the replay buffer", "use a smaller buffer_size")
         notice(f"the replay buffer takes {size_text(needed)} of memory when full")
     while checkpoint is not None and (own or _brings_replay(checkpoint, parts.source.storages)):

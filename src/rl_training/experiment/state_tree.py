@@ -14,9 +14,12 @@ MAY_BE_INFINITE = ("log_alpha",)
 """Names in a learner's groups: a fixed temperature of 0 has a logarithm, too."""
 
 
-def refuse_non_finite(group: State, consequence: str, error: type[Exception] = RunFault) -> None:
+def refuse_non_finite(
+    state: Mapping[str, State], consequence: str, error: type[Exception] = RunFault
+) -> None:
     """Raise if a weight or statistic of a learner is nan or infinite: nothing good can follow from it."""
-    for path, tensor in split_state(group)[0].items():
+    learned = {group: content for group, content in state.items() if group not in NOT_LEARNED}
+    for path, tensor in split_state(learned)[0].items():
         checked = tensor.is_floating_point() and path.rpartition("/")[2] not in MAY_BE_INFINITE
         if checked and not bool(torch.isfinite(tensor).all()):
             raise error(f"{consequence}: '{path}' holds a number that is not finite")
