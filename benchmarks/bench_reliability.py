@@ -18,7 +18,7 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.types import Progress
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import build_parts
+from rl_training.experiment.building import build_parts
 from rl_training.experiment.files import write_text
 from rl_training.experiment.runs import train
 from rl_training.runtime.sampler import LocalSampler

@@ -30,7 +30,7 @@ from typing import Annotated, Any
 import tyro
 import yaml
 
-from rl_training.experiment.checkpointing import pointed
+from rl_training.experiment.checkpoint_folders import pointed
 from rl_training.experiment.files import write_json, write_text
 from rl_training.experiment.logging import WALL_CLOCK
 

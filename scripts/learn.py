@@ -214,8 +214,8 @@ def write_table(results: dict[str, Any]) -> None:
         "Made by `make learn`. The score is the mean return of a deterministic evaluation, on episodes disjoint from "
         "training: of the final policy, or the best of the last evaluations during training where the table says so; "
         "every seed is listed. A gate that misses its rule may be retried once with three fresh seeds and then needs "
-        "4 of 6. The configuration hash covers every setting but seed and output folder. Curves: one line per seed, "
-        "the threshold dashed.",
+        "4 of 6. The configuration hash covers the settings that matter to the result and are not the default. "
+        "Curves: one line per seed, the threshold dashed.",
         "",
         "| gate | environment | steps | score | threshold | rule | by seed | verdict | seconds per seed | config |",
         "|---|---|---|---|---|---|---|---|---|---|",

@@ -7,24 +7,36 @@ from os import PathLike
 
 from rl_training.version import __version__
 
-TYPE_CHECKING = (
-    False  # `python -m` reads this file while it would take a `typing.py` out of the working folder
-)
+# `python -m` reads this file while it would take a `typing.py` out of the working folder
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from rl_training.algorithms.base import Algorithm
     from rl_training.envs.factory import EnvFactory
+    from rl_training.models.encoders import EncoderClass
 
 __all__ = ["__version__", "load"]
 
 
 def load(
-    path: "str | PathLike[str]", *, env: "EnvFactory | str | None" = None, trust_modules: bool = False
+    path: "str | PathLike[str]",
+    *,
+    env: "EnvFactory | str | None" = None,
+    encoder: "EncoderClass | None" = None,
+    device: "str | None" = None,
+    trust_modules: bool = False,
+    **overrides: "Any",
 ) -> "Algorithm":
     """Return the agent saved at `path` (a run, a checkpoint, or `last`/`best` of one), whatever its algorithm.
 
-    `env` puts it into another environment: an id, or a function that builds one. A module that the agent itself names
-    is imported if this user made it, or with `trust_modules`.
+    It predicts wherever this package is installed; its environment is built when it is asked to play or to learn.
+    `env` puts it into another one: an id, or a function that builds one; `encoder` is the class of an encoder of your
+    own. A module that the agent itself names is imported if this user made it, or with `trust_modules`. `overrides`
+    replace settings of either level.
     """
     from rl_training.algorithms.base import Algorithm
 
-    return Algorithm.load(path, env=env, trust_modules=trust_modules)
+    return Algorithm.load(
+        path, env=env, encoder=encoder, device=device, trust_modules=trust_modules, **overrides
+    )

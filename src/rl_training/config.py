@@ -4,61 +4,28 @@ Run-level settings are flat, the algorithm's own are one level down. All problem
 """
 
 import hashlib
-import types
+import json
 import typing
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self
 
 import yaml
 
+from rl_training.core.checked_config import CheckedConfig
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
+from rl_training.core.strict_yaml import read_yaml
 
-MAX_CONFIG_BYTES = 1 << 20
+APART = (
+    "seed", "output_dir", "device", "num_threads", "env_timeout", "rebuild_envs", "max_restarts",
+    "checkpoint_every_timesteps", "keep_checkpoints", "log_every_timesteps", "track", "max_time",
+)  # fmt: skip
+"""Settings that are no part of an experiment: which try, where, on what machine, and what is written down how often.
 
-
-class CheckedConfig:
-    """Mix-in for frozen dataclasses: every value is checked against its annotation when the object is made."""
-
-    def __post_init__(self) -> None:
-        problems = self._coerce_fields()
-        if problems:
-            raise ConfigError(problems)
-
-    def _coerce_fields(self) -> list[str]:
-        hints = get_type_hints(type(self))
-        problems = []
-        for item in fields(self):  # type: ignore[arg-type]  # always mixed into a dataclass
-            value = getattr(self, item.name)
-            try:
-                object.__setattr__(self, item.name, coerce(value, hints[item.name]))
-            except ValueError as error:
-                problems.append(f"{item.name} is {value!r}; {error}")
-                if item.default is not MISSING:  # so that the other checks can go on and report as well
-                    object.__setattr__(self, item.name, item.default)
-        return problems
-
-    def not_positive(self, *names: str) -> list[str]:
-        """Return a problem for each named setting that is not above 0."""
-        return [f"{n} is {getattr(self, n)}; use a number above 0" for n in names if getattr(self, n) <= 0]
-
-    def negative(self, *names: str) -> list[str]:
-        """Return a problem for each named setting that is below 0."""
-        return [f"{n} is {getattr(self, n)}; use 0 or more" for n in names if getattr(self, n) < 0]
-
-    def outside(self, name: str, low: float, high: float) -> list[str]:
-        """Return a problem if the named setting is not in [low, high]."""
-        value = getattr(self, name)
-        return [] if low <= value <= high else [f"{name} is {value}; use a number from {low} to {high}"]
-
-    def bad_sizes(self, name: str) -> list[str]:
-        """Return a problem if the named list of layer widths is one no machine could build."""
-        sizes = getattr(self, name)
-        if len(sizes) <= 64 and all(1 <= size <= 2**14 for size in sizes):
-            return []
-        return [f"{name} is {list(sizes)}; use at most 64 widths from 1 to {2**14}"]
+Threads and devices change last bits, not what is learned.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,13 +171,21 @@ class TrainConfig(CheckedConfig):
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
 
     def fingerprint(self) -> str:
-        """Return a short hash of all that makes runs worth comparing: neither seed nor folder nor `rebuild_envs`.
+        """Return a short hash of what makes runs worth comparing: the settings that matter and are not the default.
 
-        `auto` and what a run replaces it by are the same experiment.
+        So neither a new setting nor what a run decided for itself makes an old result stale; whoever changes a default
+        makes old results those of another experiment, and must say so.
         """
-        apart = ("seed", "output_dir", "rebuild_envs")
-        data = {key: value for key, value in self.to_dict().items() if key not in apart}
-        return hashlib.sha256(yaml.safe_dump(data, sort_keys=True).encode()).hexdigest()[:12]
+        usual = TrainConfig(algo=self.algo, env_id=self.env_id).to_dict()
+        given = self.to_dict()
+        inner, usual_inner = given.pop("algorithm"), usual.pop("algorithm")
+        chosen = {
+            "algo": self.algo,
+            "env_id": self.env_id,
+            **{key: given[key] for key in given if key not in APART and given[key] != usual[key]},
+            "algorithm": {key: inner[key] for key in inner if inner[key] != usual_inner[key]},
+        }
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> TrainConfig:
@@ -251,31 +226,7 @@ def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> 
 
 def load_config(path: str | PathLike[str]) -> TrainConfig:
     """Read a YAML config: three keys (`algo`, `env_id`, `seed`) suffice. Presets are found from anywhere."""
-    return config_from_dict(read_yaml(path), str(path))
-
-
-def read_yaml(path: str | PathLike[str]) -> dict[str, Any]:
-    """Return the map in a YAML file of plain scalars, lists and maps; duplicate keys are refused."""
-    file = find_config(path)
-    try:
-        if file.stat().st_size > MAX_CONFIG_BYTES:
-            raise UserError(f"{path} is larger than {MAX_CONFIG_BYTES >> 10} KiB, which no config is")
-        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # forged tags and numbers
-        raise UserError(f"{path} is not valid YAML: {type(error).__name__}: {error}") from error
-    if not isinstance(data, dict):
-        raise UserError(f"{path} holds {type(data).__name__}, not a map; write lines such as 'algo: ppo'")
-    return data
+    return config_from_dict(read_yaml(find_config(path), path), str(path))
 
 
 def find_config(path: str | PathLike[str]) -> Path:
@@ -306,60 +257,6 @@ def known_algorithms() -> list[str]:
     return sorted(ALGORITHMS)
 
 
-def coerce(value: Any, annotation: Any) -> Any:
-    """Return `value` as the annotation wants it, or raise ValueError with the remedy.
-
-    Lenient only where YAML is loose: `3e-4` is a number for a float, a list is a tuple.
-    """
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation is Any or annotation is AlgorithmConfig:
-        return value
-    if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
-            return None
-        return coerce(value, next(item for item in arguments if item is not type(None)))
-    if origin is Literal:
-        if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # what YAML reads for these words
-            return "on" if value else "off"
-        if value in arguments and isinstance(value, str):
-            return value
-        raise ValueError(
-            f"use one of {', '.join(map(str, arguments))}{did_you_mean(str(value), map(str, arguments))}"
-        )
-    if origin is tuple:
-        if isinstance(value, list | tuple):
-            return tuple(coerce(item, arguments[0]) for item in value)
-        raise ValueError("use a list")
-    if origin is dict:
-        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-            return dict(value)
-        raise ValueError("use a map")
-    return _coerce_scalar(value, annotation)
-
-
-def _coerce_scalar(value: Any, wanted: type) -> Any:
-    if wanted is float:
-        if isinstance(value, int | float | str) and not isinstance(value, bool):
-            try:
-                number = float(value)
-            except ValueError:
-                raise ValueError("use a number") from None
-            if number == number and abs(number) != float("inf"):
-                return number
-        raise ValueError("use a finite number")
-    if wanted is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        raise ValueError("use a whole number such as 5000")
-    if wanted is bool and not isinstance(value, bool):
-        raise ValueError("use true or false")
-    if wanted is str and not isinstance(value, str):
-        if isinstance(value, PathLike):
-            return str(value)
-        raise ValueError("use text")
-    return value
-
-
 def _unknown_key(key: str, run_level: Iterable[str], inner: set[str]) -> str:
     if key in inner:
         return f"unknown key '{key}' at the top level; it is a setting of the algorithm: write it under 'algorithm:'"
@@ -381,26 +278,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses a key written twice, and aliases, with which a small file can become endless."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # the stubs lack it
-            raise yaml.composer.ComposerError(None, None, "aliases are not supported", mark)
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key}' is written twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)

@@ -1,5 +1,5 @@
-"""Promised home of the `train_*` functions; they live in `experiment.runs`."""
+"""Promised home of the `train_*` functions; they live in `experiment.by_algorithm`."""
 
-from rl_training.experiment.runs import train_a2c, train_dqn, train_ppo, train_sac, train_td3
+from rl_training.experiment.by_algorithm import train_a2c, train_dqn, train_ppo, train_sac, train_td3
 
 __all__ = ["train_a2c", "train_dqn", "train_ppo", "train_sac", "train_td3"]

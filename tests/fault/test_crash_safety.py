@@ -29,7 +29,7 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.cli import main
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.experiment import session as session_module
+from rl_training.experiment import snapshot as snapshot_module
 from rl_training.experiment.checkpointing import manifest_hash
 from rl_training.experiment.locking import RunLock
 from rl_training.experiment.logging import WALL_CLOCK
@@ -217,7 +217,7 @@ def extra_row(run_dir: Path) -> None:
 
 def killed_before_the_pointer(run_dir: Path) -> list[Any]:
     """The folder `step_128` is whole, but `last` was not moved yet."""
-    real = session_module.point
+    real = snapshot_module.point
 
     def point(checkpoints: Path, pointer: str, name: str) -> None:
         if name == "step_128":
@@ -225,7 +225,7 @@ def killed_before_the_pointer(run_dir: Path) -> list[Any]:
         real(checkpoints, pointer, name)
 
     def killed() -> None:
-        session_module.point = point
+        snapshot_module.point = point
         main(["resume", str(run_dir), "--quiet"])
 
     assert forked(killed).code == -signal.SIGKILL

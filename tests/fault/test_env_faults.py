@@ -1,5 +1,6 @@
 """A bad day costs at most one interval: the fault is named, the run says so, and its last checkpoint is whole."""
 
+import contextlib
 import errno
 import json
 import multiprocessing
@@ -7,12 +8,14 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 import rl_training
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import EnvironmentFault
-from rl_training.experiment import checkpointing
-from rl_training.experiment.checkpointing import read_checkpoint, refuse_non_finite
+from rl_training.core.state import split_state
+from rl_training.experiment import tensor_files
+from rl_training.experiment.checkpointing import read_checkpoint
 from rl_training.experiment.runs import resume, train
 
 
@@ -153,8 +156,8 @@ def test_a_reward_that_does_not_fit_what_it_is_stored_in_is_refused(
     for fact in ("environment 0 gave", "float32", str(run_dir / "checkpoints" / "step_32"), *facts):
         assert fact in outcome.sentence
     last = read_checkpoint(run_dir / "checkpoints" / "step_32")
-    for group, state in last.state.items():
-        refuse_non_finite(state, group)
+    for name, tensor in split_state(last.state)[0].items():
+        assert not tensor.is_floating_point() or torch.isfinite(tensor).all(), name
     result = resume(run_dir, total_timesteps=64)  # mended: a new process counts its environments' lives anew
     assert result.metrics["global_step"] == 64
 
@@ -255,16 +258,18 @@ def test_an_interrupt_leaves_a_loadable_checkpoint_and_says_so(settings, cli, tm
 def test_a_full_disk_keeps_the_previous_checkpoint(tiny, cli, tmp_path, monkeypatch):
     path = tmp_path / "settings.yaml"
     path.write_text(tiny(total_timesteps=160, checkpoint_every_timesteps=32).to_yaml(), encoding="utf-8")
-    real = checkpointing.write_bytes
+    real = tensor_files.replacing
 
-    def full(target, content):
-        if "step_64" in str(target) and target.name.startswith("optimizer"):
-            target.write_bytes(content[:10])
-            raise OSError(errno.ENOSPC, "No space left on device", str(target))
-        real(target, content)
+    @contextlib.contextmanager
+    def full(target):
+        with real(target) as file:
+            if "step_64" in str(target) and target.name.startswith("optimizer"):
+                file.write(b"0123456789")
+                raise OSError(errno.ENOSPC, "No space left on device", str(target))
+            yield file
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpointing, "write_bytes", full)
+        patch.setattr(tensor_files, "replacing", full)
         outcome = cli("train", "--config", path, "--quiet")
     assert outcome.code == 1
     assert "No space left on device" in outcome.sentence
@@ -277,12 +282,12 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tiny, cli, tmp_path, monkeypa
 
 def test_being_killed_between_folder_and_pointer_leaves_the_previous_checkpoint(tiny, monkeypatch):
     """The new folder is complete but nobody points to it yet: the run goes on from the old one."""
-    from rl_training.experiment import session
+    from rl_training.experiment import snapshot
 
     class Killed(BaseException):
         pass
 
-    real = session.point
+    real = snapshot.point
 
     def point(checkpoints, pointer, name):
         if name == "step_64":
@@ -291,7 +296,7 @@ def test_being_killed_between_folder_and_pointer_leaves_the_previous_checkpoint(
 
     config = tiny(total_timesteps=160, checkpoint_every_timesteps=32)
     with monkeypatch.context() as patch:
-        patch.setattr(session, "point", point)
+        patch.setattr(snapshot, "point", point)
         with pytest.raises(Killed):
             train(config)
     run_dir = only_run(Path(config.output_dir))

@@ -141,7 +141,7 @@ def attempt(cli, canary, pristine, tmp_path) -> Callable[..., dict[str, str]]:
             if door == "load":
                 error = ""
                 try:
-                    rl_training.load(run_dir / "checkpoints" / STEP)
+                    rl_training.load(run_dir / "checkpoints" / STEP).evaluate(1)
                 except UserError as caught:
                     error = str(caught)
                 assert (2 if error else 0) in codes, error
@@ -445,6 +445,8 @@ def sparse(run_dir: Path) -> None:
 
 
 ENTRY = {"size": 1, "sha256": ""}
+DISCRETE = {"type": "Discrete", "shape": [], "dtype": "int64", "n": 2, "start": 0}
+BOX = {"type": "Box", "shape": [2], "dtype": "float32", "low": -1.0, "high": 1.0}
 REFUSED: dict[str, Callable[[Path], Any]] = {
     "100 000 lists": raw(b"[" * 100_000 + b"]" * 100_000),
     "100 000 maps": raw(b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
@@ -457,7 +459,8 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
     "a gigabyte": sparse,
     "a key twice": twice,
     "digits without end": raw(b'{"format_version": ' + b"9" * 10_000 + b"}"),
-    "newer format": set_at("format_version")(2),
+    "newer format": set_at("format_version")(3),
+    "format that is no number": set_at("format_version")("2"),
     "format of text": set_at("format_version")("1\n\x1b[31mRED"),
     "format that is a map": set_at("format_version")({"a": "\n" * 5000}),
     "no config": drop("config"),
@@ -508,7 +511,15 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
     "facts of text": set_at("facts")("x"),
     "no spaces": drop("facts", "spaces"),
     "spaces of a list": set_at("facts", "spaces")([]),
-    "other spaces": set_at("facts", "spaces", "action_space")("Discrete(3)"),
+    "other spaces": set_at("facts", "spaces", "action_space")(DISCRETE | {"n": 3}),
+    "more actions than weights": set_at("facts", "spaces", "action_space")(DISCRETE | {"n": 2**62}),
+    "more features than weights": set_at("facts", "spaces", "observation_space")(DISCRETE | {"n": 2**62}),
+    "many features": set_at("facts", "spaces", "observation_space")(BOX | {"shape": [2**22]}),
+    "larger than memory": set_at("facts", "spaces", "observation_space")(BOX | {"shape": [2**62]}),
+    "actions that nobody takes": set_at("facts", "spaces", "action_space")({"type": "Tuple", "spaces": []}),
+    "observations of nothing": set_at("facts", "spaces", "observation_space")({"type": "Dict", "spaces": []}),
+    "bounds that are code": set_at("facts", "spaces", "observation_space")(BOX | {"low": "__import__('os')"}),
+    "names for data": set_at("facts", "spaces", "action_space")("Discrete(2)"),
     "spaces of control characters": set_at("facts", "spaces", "action_space")("\x1b[31m\r\nRED"),
     "endless spaces": set_at("facts", "spaces", "action_space")("x" * 1_000_000),
 }  # fmt: skip

@@ -15,8 +15,9 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import Progress
-from rl_training.experiment import checkpointing, session
-from rl_training.experiment.checkpointing import point, prune, read_given, recover_aside, write_checkpoint
+from rl_training.experiment import checkpoint_folders, run
+from rl_training.experiment.checkpoint_folders import point, prune, read_given, recover_aside
+from rl_training.experiment.checkpointing import write_checkpoint
 from rl_training.experiment.files import refuse_strange_files
 from rl_training.experiment.runs import resume, train
 
@@ -30,7 +31,7 @@ FACTS = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without waiting for the disk, checkpoints come as fast as they can."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(session, "plot_learning_curve", lambda *_: None)
+    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
 
 
 def write(checkpoints: Path, step: int) -> None:
@@ -106,7 +107,7 @@ def test_files_that_vanish_during_the_look_for_strange_ones_are_passed_over(
 
 
 def test_what_is_really_missing_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointing, "PAUSE", 60)
+    monkeypatch.setattr(checkpoint_folders, "PAUSE", 60)
     write(tmp_path / "checkpoints", 3)
     (tmp_path / "checkpoints" / "step_3" / "model.safetensors").unlink()
     for name in ("", "last", "checkpoints/step_3"):
@@ -119,7 +120,7 @@ def test_what_is_really_missing_is_told_at_once(tmp_path: Path, monkeypatch: pyt
 def test_a_folder_that_changes_all_the_time_is_given_up_after_some_tries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointing, "PAUSE", 0)
+    monkeypatch.setattr(checkpoint_folders, "PAUSE", 0)
     write(tmp_path / "checkpoints", 3)
     tries = []
 
@@ -128,10 +129,10 @@ def test_a_folder_that_changes_all_the_time_is_given_up_after_some_tries(
         os.utime(path)
         raise FileNotFoundError(2, "No such file or directory", "model.safetensors")
 
-    monkeypatch.setattr(checkpointing, "read_checkpoint", vanishes)
+    monkeypatch.setattr(checkpoint_folders, "read_checkpoint", vanishes)
     with pytest.raises(UserError, match=r"cannot read model\.safetensors: No such file"):
         read_given(tmp_path)
-    assert len(tries) == checkpointing.TRIES
+    assert len(tries) == checkpoint_folders.TRIES
 
 
 @pytest.mark.parametrize(("name", "waited"), [("", 3), ("last", 0), ("checkpoints/step_3", 0)])
@@ -149,7 +150,7 @@ def test_a_reader_waits_while_a_checkpoint_is_being_replaced(
         if len(waits) == 3:
             (checkpoints / ".step_3.old").rename(checkpoints / "step_3")
 
-    monkeypatch.setattr(checkpointing.time, "sleep", second_rename)
+    monkeypatch.setattr(checkpoint_folders.time, "sleep", second_rename)
     assert read_given(tmp_path / name).progress.timesteps == 3
     assert len(waits) == waited
 
@@ -176,7 +177,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(
             raise Killed
         real(source, target)
 
-    read = checkpointing.read_checkpoint(checkpoints / "step_64")
+    read = checkpoint_folders.read_checkpoint(checkpoints / "step_64")
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(Killed):
         write_checkpoint(read.path, config=config, progress=read.progress, state=read.state, facts=read.facts)

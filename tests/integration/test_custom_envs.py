@@ -1,5 +1,7 @@
 """Environments of the user's own: a function that builds one, or `module:Id`."""
 
+import json
+import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +14,8 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.envs import make_vector_env
 from rl_training.envs.factory import make_env
+from rl_training.experiment.runs import evaluate_checkpoint, make_run_dir, resume, train
+from rl_training.experiment.video import record_video
 from rl_training.trainer import train_ppo
 
 MODULE = '''
@@ -93,10 +97,144 @@ def test_a_function_that_builds_one(tiny, tmp_path, backend):
     assert again.agent.timesteps == 96
 
 
-def test_an_agent_of_a_function_needs_the_function_again(tiny, tmp_path):
-    PPO(tiny(env_id="my-clock-v0"), env=Clockwork).learn().save(tmp_path / "agent")
-    with pytest.raises(UserError, match="env_id 'my-clock-v0'"):
-        PPO.load(tmp_path / "agent")
+ASKED = r"'CartPole-v1' is only its name.*env=.*eval --env-factory module:function.*resume --env-factory"
+
+
+@pytest.fixture
+def clock_run(tiny):
+    """A run in what a function built; that there is an environment of its name must not deceive anybody."""
+    return train(tiny(env_id="CartPole-v1"), factory=Clockwork).run_dir
+
+
+def test_an_agent_of_a_function_predicts_without_it(clock_run, tmp_path):
+    model = rl_training.load(clock_run)
+    env = Clockwork()
+    assert model.agent.spec.observation_space == env.observation_space
+    assert model.agent.spec.action_space == env.action_space
+    obs = np.stack([env.observation_space.sample() for _ in range(5)])
+    expected = rl_training.load(clock_run, env=Clockwork).predict(obs)[0]
+    assert model.predict(obs)[0].tolist() == expected.tolist()
+    model.save(tmp_path / "agent")
+    assert rl_training.load(tmp_path / "agent").predict(obs)[0].tolist() == expected.tolist()
+
+
+ASKING = {
+    "evaluate": lambda run: rl_training.load(run).evaluate(1),
+    "learn": lambda run: rl_training.load(run).learn(32),
+    "evaluate_checkpoint": lambda run: evaluate_checkpoint(run, 1),
+    "resume": lambda run: resume(run, total_timesteps=96),
+    "video": lambda run: record_video(rl_training.load(run).agent, run / "videos"),
+}
+
+
+@pytest.mark.parametrize("door", ASKING)
+def test_whoever_needs_the_function_asks_for_it(clock_run, door):
+    with pytest.raises(UserError, match=ASKED):
+        ASKING[door](clock_run)
+
+
+def test_a_saved_agent_still_knows_that_a_function_is_needed(clock_run, tmp_path):
+    rl_training.load(clock_run).save(tmp_path / "agent")
+    with pytest.raises(UserError, match=ASKED):
+        rl_training.load(tmp_path / "agent").evaluate(1)
+
+
+def test_the_function_may_come_when_it_is_needed(clock_run):
+    given = rl_training.load(clock_run, env=Clockwork).evaluate(3)
+    assert rl_training.load(clock_run).evaluate(3, env=Clockwork) == given
+    assert evaluate_checkpoint(clock_run, 3, env=Clockwork) == given
+    assert rl_training.load(clock_run).evaluate(3, env="tiny_envs:Clockwork-v0") == given
+    with pytest.raises(UserError, match=r"observation_space.*CartPole-v1"):
+        rl_training.load(clock_run).evaluate(3, env="CartPole-v1")
+
+
+def test_a_run_of_a_function_that_was_killed_at_once_asks_too(tiny):
+    run_dir = make_run_dir(tiny(env_id="CartPole-v1"), env_factory=True)
+    with pytest.raises(UserError, match=ASKED):
+        resume(run_dir)
+    assert resume(run_dir, factory=Clockwork).metrics["global_step"] == 64
+
+
+def test_the_command_line_takes_the_function(clock_run, cli):
+    for command in ("eval", "resume"):
+        refused = cli(command, clock_run, *(["--total-timesteps", 96] if command == "resume" else []))
+        assert refused.code == 2
+        assert "--env-factory module:function" in refused.sentence
+    name = ["--env-factory", "tiny_envs:Clockwork"]
+    played = cli("eval", clock_run, "--num-episodes", 2, "--json", *name)
+    assert played.code == 0, played.err
+    assert json.loads(played.out)["lengths"] == evaluate_checkpoint(clock_run, 2, env=Clockwork)["lengths"]
+    resumed = cli("resume", clock_run, "--total-timesteps", 96, "--quiet", *name)
+    assert resumed.code == 0, resumed.err
+
+
+WRONG = {
+    "an id": ("CartPole-v1", "names no function; write module:function"),
+    "a module and an id": ("tiny_envs:Clockwork-v0", "names no function"),
+    "no module": (":Clockwork", "names no function"),
+    "code": ("os:system('true')", "names no function"),
+    "a module that is not there": (
+        "no_such_module:build",
+        "'no_such_module' cannot be imported: ModuleNotFound",
+    ),
+    "a function that is not there": (
+        "tiny_envs:Clockwerk",
+        "no such function 'Clockwerk'; did you mean 'Clockwork'",
+    ),
+    "no function": ("tiny_envs:__name__", "a str, not a function"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("command", ["eval", "resume"])
+def test_a_wrong_name_of_a_function_is_told_in_a_sentence(clock_run, cli, command, case):
+    name, message = WRONG[case]
+    outcome = cli(command, clock_run, "--env-factory", name)
+    assert outcome.code == 2
+    assert message in outcome.sentence
+
+
+def test_an_id_and_a_function_are_one_too_many(clock_run, cli):
+    outcome = cli("eval", clock_run, "--env-id", "CartPole-v1", "--env-factory", "tiny_envs:Clockwork")
+    assert outcome.code == 2
+    assert "give one of them" in outcome.sentence
+
+
+def test_loading_takes_overrides_of_either_level(clock_run):
+    model = rl_training.load(clock_run, device="cpu", seed=7, learning_rate=0.5)
+    assert (model.config.device, model.config.seed, model.config.algorithm.learning_rate) == ("cpu", 7, 0.5)
+    with pytest.raises(UserError, match="does not fit the network's settings"):
+        rl_training.load(clock_run, hidden_sizes=(16384,) * 64)
+    with pytest.raises(UserError, match=r"does not fit the environment's spaces or the network's settings"):
+        rl_training.load(clock_run, shared_network=True)
+    with pytest.raises(UserError, match="unknown setting 'learning_rat'"):
+        rl_training.load(clock_run, learning_rat=1.0)
+    with pytest.raises(UserError, match="'nowhere' is not available"):
+        rl_training.load(clock_run, device="nowhere")
+
+
+def test_an_agent_acts_on_a_machine_without_its_environment(users_module, tiny, tmp_path):
+    """Another process, in another folder, in which the module does not exist."""
+    run_dir = train(tiny(env_id=users_module, env_kwargs={"size": 3}, normalize_obs=True)).run_dir
+    wanted = rl_training.load(run_dir).predict(np.arange(3.0, dtype=np.float32)[:, None])[0].tolist()
+    script = f"""
+import json, importlib.util, numpy as np, rl_training
+from rl_training.core.errors import UserError
+assert importlib.util.find_spec("users_envs") is None
+model = rl_training.load({str(run_dir)!r})
+actions = model.predict(np.arange(3.0, dtype=np.float32)[:, None])[0].tolist()
+try:
+    model.evaluate(1)
+except UserError as error:
+    print(json.dumps([actions, str(error)]))
+"""
+    (tmp_path / "elsewhere").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path / "elsewhere", capture_output=True, text=True, check=True
+    )
+    actions, sentence = json.loads(done.stdout)
+    assert actions == wanted
+    assert "module 'users_envs' is not installed" in sentence
 
 
 def test_a_function_has_no_native_backend(tiny):

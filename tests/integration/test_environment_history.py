@@ -12,9 +12,9 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from tiny_envs import Lottery
 
 from rl_training.config import load_config
-from rl_training.experiment import session
-from rl_training.experiment.agent import load_agent
+from rl_training.experiment import run
 from rl_training.experiment.console import Console
+from rl_training.experiment.loading import load_agent
 from rl_training.experiment.runs import resume, train
 from rl_training.runtime.callbacks import Callback, PauseTraining
 
@@ -39,7 +39,7 @@ class Notes(Console):
 @pytest.fixture(autouse=True)
 def no_curve(monkeypatch):
     """Drawing takes longer than these runs."""
-    monkeypatch.setattr(session, "plot_learning_curve", lambda *_: None)
+    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
 
 
 def tensors(checkpoint: Path) -> dict[str, bytes]:

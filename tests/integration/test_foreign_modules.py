@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rl_training
@@ -59,7 +60,8 @@ def test_a_run_of_this_user_needs_no_word(run):
 
 
 DOORS = {
-    "load": lambda run_dir: rl_training.load(run_dir),
+    "load and evaluate": lambda run_dir: rl_training.load(run_dir).evaluate(1),
+    "load and learn": lambda run_dir: rl_training.load(run_dir).learn(32),
     "evaluate_checkpoint": lambda run_dir: evaluate_checkpoint(run_dir),
     "resume": lambda run_dir: resume(run_dir, total_timesteps=96),
 }
@@ -78,7 +80,7 @@ def test_a_tampered_manifest_is_foreign(run):
     manifest["config"]["seed"] += 1
     path.write_text(json.dumps(manifest | {"sha256": manifest_hash(manifest)}), encoding="utf-8")
     with pytest.raises(UserError, match="somebodys_envs"):
-        rl_training.load(run)
+        rl_training.load(run).evaluate(1)
     assert not imported()
 
 
@@ -89,7 +91,15 @@ def test_a_manifest_without_a_signature_is_whole_but_foreign(run):
     assert manifest["sha256"] == manifest_hash(manifest)
     path.write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(UserError, match="somebodys_envs"):
-        rl_training.load(run)
+        rl_training.load(run).evaluate(1)
+
+
+def test_a_foreign_agent_predicts_without_a_word_and_without_its_module(foreign, monkeypatch):
+    monkeypatch.setattr("gymnasium.make", lambda *_, **__: pytest.fail("an environment was built"))
+    action, state = rl_training.load(foreign).predict(np.zeros(4, np.float32))
+    assert action in (0, 1)
+    assert state is None
+    assert not imported()
 
 
 def test_a_foreign_run_whose_module_is_there_already(foreign):
@@ -124,7 +134,9 @@ def test_python_allows_it_by_name_by_word_or_by_a_function(foreign):
     rl_training.load(foreign, env=ENV_ID)
     assert imported()
     forget_module()
-    rl_training.load(foreign, trust_modules=True)
+    model = rl_training.load(foreign, trust_modules=True)
+    assert not imported()
+    assert model.evaluate(1)["num_episodes"] == 1
     assert imported()
 
 
@@ -141,6 +153,10 @@ def test_what_was_only_passed_on_is_not_signed(foreign, tmp_path):
     rl_training.load(foreign, env=lambda: CartPoleEnv()).save(tmp_path / "saved")
     assert not read_checkpoint(tmp_path / "saved").signed
     with pytest.raises(UserError, match="somebodys_envs"):
-        rl_training.load(tmp_path / "saved")
-    rl_training.load(foreign, trust_modules=True).save(tmp_path / "trusted")
+        rl_training.load(tmp_path / "saved").evaluate(1)
+    trusted = rl_training.load(foreign, trust_modules=True)
+    trusted.save(tmp_path / "unseen")
+    assert not read_checkpoint(tmp_path / "unseen").signed
+    trusted.evaluate(1)
+    trusted.save(tmp_path / "trusted")
     assert read_checkpoint(tmp_path / "trusted").signed

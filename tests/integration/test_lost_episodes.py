@@ -14,7 +14,7 @@ from rl_training.algorithms.sac import SACConfig
 from rl_training.algorithms.td3 import TD3Config
 from rl_training.config import TrainConfig
 from rl_training.core.seeding import set_generator_state
-from rl_training.experiment import session
+from rl_training.experiment import run
 from rl_training.experiment.runs import resume, train
 from rl_training.policies.noise import OrnsteinUhlenbeckNoise
 from rl_training.runtime.callbacks import Callback, PauseTraining
@@ -55,7 +55,7 @@ class Pause(Callback):
 @pytest.fixture(autouse=True)
 def no_curve(monkeypatch):
     """Drawing takes longer than these runs."""
-    monkeypatch.setattr(session, "plot_learning_curve", lambda *_: None)
+    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
 
 
 ON_POLICY = PPOConfig(num_steps=8, batch_size=16, update_epochs=1, hidden_sizes=(8,), gamma=GAMMA)

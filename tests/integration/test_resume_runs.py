@@ -20,7 +20,7 @@ from tiny_envs import AnySpaces, Lottery
 import rl_training
 from rl_training.core.errors import UserError
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment import session
+from rl_training.experiment import run
 from rl_training.experiment.logging import WALL_CLOCK
 from rl_training.experiment.runs import resume, train
 from rl_training.runtime.callbacks import Callback, PauseTraining
@@ -44,7 +44,7 @@ class Crash(Exception):
 @pytest.fixture(autouse=True)
 def no_curve(monkeypatch):
     """Drawing takes longer than these runs."""
-    monkeypatch.setattr(session, "plot_learning_curve", lambda *_: None)
+    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
 
 
 def crashed(config, timesteps: int) -> Path:

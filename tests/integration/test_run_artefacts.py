@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from gymnasium import spaces
 from safetensors.torch import load_file
 
 from rl_training.algorithms import PPO
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import UserError
+from rl_training.core.space_data import space_from_data
 from rl_training.core.state import split_state
 from rl_training.experiment.logging import WALL_CLOCK
 from rl_training.experiment.runs import train
@@ -159,7 +161,7 @@ def test_the_manifest_hashes_its_files_and_holds_what_the_run_was(run_dir, point
     assert facts["evaluation"] == {key: value for key, value in last.items() if key != "timesteps"}
     assert facts["best_checkpoint"] == pointed(run_dir, "best").name
     assert set(facts["spaces"]) == {"observation_space", "action_space"}
-    assert facts["spaces"]["action_space"] == "Discrete(2)"
+    assert space_from_data(facts["spaces"]["action_space"]) == spaces.Discrete(2)
     assert {"python", "torch", "numpy", "gymnasium", "processor", "num_threads"} <= set(facts["surroundings"])
     # the last checkpoint is written after the last row
     assert facts["log_positions"] == {

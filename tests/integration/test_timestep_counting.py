@@ -10,7 +10,7 @@ from tiny_envs import Lottery
 from rl_training.algorithms import PPO
 from rl_training.envs import make_vector_env
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import build_parts
+from rl_training.experiment.building import build_parts
 from rl_training.experiment.runs import train
 from rl_training.runtime.sampler import LocalSampler
 

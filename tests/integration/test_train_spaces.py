@@ -7,7 +7,7 @@ from safetensors.numpy import load_file
 from tiny_envs import AnySpaces
 
 from rl_training.algorithms import PPO
-from rl_training.experiment import session
+from rl_training.experiment import run
 from rl_training.trainer import train_ppo
 
 OBSERVATIONS = {
@@ -37,7 +37,7 @@ ACTIONS = {
 @pytest.fixture
 def no_curve(monkeypatch):
     """Drawing takes longer than these runs."""
-    monkeypatch.setattr(session, "plot_learning_curve", lambda *_: None)
+    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
 
 
 @pytest.mark.usefixtures("no_curve")

@@ -144,7 +144,7 @@ class TestTheModelAfterAnInterruption:
         """The default handler is back by then."""
         model = PPO(config)
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.agent.load_agent", stopped)
+            patch.setattr("rl_training.experiment.loading.load_agent", stopped)
             with pytest.raises(KeyboardInterrupt):
                 model.learn()
         assert model.agent.timesteps == 160
@@ -175,7 +175,7 @@ class TestTheModelAfterAnInterruption:
         model = PPO(config).learn(64)
         before = weights(model)
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.session.Session._save", stopped)
+            patch.setattr("rl_training.experiment.run.Run.save", stopped)
             with pytest.raises(KeyboardInterrupt):
                 model.learn(64)
         assert same(weights(model), before)
@@ -572,7 +572,7 @@ class TestStopsAndBudgetsSurvive:
             raise StopTraining("enough")
 
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.session.evaluate_policy", self.killed)
+            patch.setattr("rl_training.experiment.run.evaluate_policy", self.killed)
             with pytest.raises(Killed):
                 train(config, callbacks=[At(64, stop)])
         run_dir = only_run(config)
@@ -647,7 +647,7 @@ class TestStopsAndBudgetsSurvive:
 
     def killed_before_its_metadata(self, config: Any, monkeypatch: Any) -> Path:
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.session.plot_learning_curve", self.killed)
+            patch.setattr("rl_training.experiment.run.plot_learning_curve", self.killed)
             with pytest.raises(Killed):
                 train(config)
         run_dir = only_run(config)
@@ -679,7 +679,7 @@ class TestTheFirstInstant:
     def test_a_run_begun_from_an_agent_begins_again_from_it(self, tiny, monkeypatch):
         first = train(tiny(total_timesteps=64))
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.session.Session._save", stopped)
+            patch.setattr("rl_training.experiment.run.Run.save", stopped)
             with pytest.raises(KeyboardInterrupt):
                 train(tiny(total_timesteps=128), start_from=first.checkpoint_path)
         (killed,) = (path for path in first.run_dir.parent.iterdir() if path != first.run_dir)

@@ -16,7 +16,7 @@ from rl_training.config import AlgorithmConfig, TrainConfig
 from rl_training.core.types import Progress, UpdateResult
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import build_parts
+from rl_training.experiment.building import build_parts
 from rl_training.runtime.metrics import RecentEpisodes
 from rl_training.runtime.sampler import LocalSampler
 

@@ -8,7 +8,7 @@ import pytest
 from rl_training.cli import load_config
 from rl_training.envs import make_vector_env
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import build_parts
+from rl_training.experiment.building import build_parts
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 PRESETS = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))

@@ -20,7 +20,7 @@ from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment import runs
-from rl_training.experiment.agent import build_parts
+from rl_training.experiment.building import build_parts
 from rl_training.experiment.checkpointing import read_checkpoint
 from rl_training.models.heads import squashed_gaussian_sample
 

@@ -23,8 +23,9 @@ from rl_training.data.sources import RolloutSource
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment import runs
-from rl_training.experiment.agent import build_parts, load_agent
+from rl_training.experiment.building import build_parts
 from rl_training.experiment.checkpointing import read_checkpoint
+from rl_training.experiment.loading import load_agent
 from rl_training.experiment.logging import read_rows
 from rl_training.policies.explorers import ActorCriticExplorer
 from rl_training.runtime.callbacks import Callback

@@ -1,6 +1,6 @@
 """The config is strict: it refuses what it does not know, says everything at once, and reads back what it wrote."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -416,29 +416,51 @@ class TestOverrides:
             TrainConfig(**BASE).seed = 4
 
 
-class TestFingerprint:
-    def test_seed_output_folder_and_rebuilding_do_not_count(self):
-        config = TrainConfig(**BASE)
-        assert config.with_overrides(seed=99, output_dir="elsewhere").fingerprint() == config.fingerprint()
-        assert config.with_overrides(rebuild_envs="off").fingerprint() == config.fingerprint()
+APART = {
+    "seed": 99, "output_dir": "elsewhere", "device": "cpu", "num_threads": 2, "env_timeout": 7.0,
+    "rebuild_envs": "off", "max_restarts": 7, "checkpoint_every_timesteps": 7, "keep_checkpoints": 7,
+    "log_every_timesteps": 7, "track": "wandb", "max_time": 7.0,
+}  # fmt: skip
+COUNTING = {
+    "env_id": "Acrobot-v1", "total_timesteps": 7, "num_envs": 4, "env_backend": "async", "env_kwargs": {"a": 1},
+    "normalize_obs": True, "normalize_reward": True, "eval_every_timesteps": 7, "num_eval_episodes": 7,
+    "eval_deterministic": False, "max_eval_episode_steps": 7, "stop_at_reward": 7.0, "stop_after_stale_evals": 7,
+    "algorithm": PPOConfig(gamma=0.7),
+}  # fmt: skip
 
-    def test_everything_else_counts(self):
-        config = TrainConfig(**BASE)
-        other = {
-            "env_id": "Acrobot-v1", "total_timesteps": 7, "device": "cpu", "num_threads": 2, "num_envs": 4,
-            "env_backend": "async", "env_kwargs": {"a": 1}, "env_timeout": 7.0, "max_restarts": 7,
-            "normalize_obs": True, "normalize_reward": True,
-            "eval_every_timesteps": 7, "num_eval_episodes": 7, "eval_deterministic": False,
-            "max_eval_episode_steps": 7,
-            "checkpoint_every_timesteps": 7, "keep_checkpoints": 7, "log_every_timesteps": 7, "track": "wandb",
-            "stop_at_reward": 7.0, "stop_after_stale_evals": 7, "max_time": 7.0,
-            "algorithm": PPOConfig(gamma=0.7),
-        }  # fmt: skip
+
+class TestFingerprint:
+    def test_every_setting_is_known_to_count_or_not_to(self):
         # one name, so far, can only be one thing
-        untouched = {"seed", "output_dir", "rebuild_envs", "algo", "preprocessing"}
-        assert set(other) == {item.name for item in fields(TrainConfig)} - untouched
-        prints = [config.with_overrides(**{key: value}).fingerprint() for key, value in other.items()]
-        assert len({config.fingerprint(), *prints}) == len(other) + 1
+        untouched = {"algo", "preprocessing"}
+        names = [*APART, *COUNTING, *untouched]
+        assert sorted(names) == sorted(item.name for item in fields(TrainConfig))
+
+    @pytest.mark.parametrize("name", APART)
+    def test_which_try_where_and_what_is_written_down_do_not_count(self, name):
+        config = TrainConfig(**BASE)
+        assert config.with_overrides(**{name: APART[name]}).fingerprint() == config.fingerprint()
+
+    def test_what_matters_to_the_result_counts(self):
+        config = TrainConfig(**BASE)
+        prints = [config.with_overrides(**{key: value}).fingerprint() for key, value in COUNTING.items()]
+        assert len({config.fingerprint(), *prints}) == len(COUNTING) + 1
+
+    def test_a_default_that_is_written_down_is_still_the_default(self):
+        config = TrainConfig(**BASE)
+        assert config.with_overrides(num_envs=8, gamma=0.99).fingerprint() == config.fingerprint()
+
+    def test_a_new_setting_makes_no_old_result_stale(self, monkeypatch):
+        """At its default it is not there; otherwise it is another experiment."""
+
+        @dataclass(frozen=True, kw_only=True)
+        class Newer(PPOConfig):
+            fresh: int = 3
+
+        before = TrainConfig(**BASE).fingerprint()
+        monkeypatch.setattr(ALGORITHMS["ppo"], "config_class", Newer)
+        assert TrainConfig(**BASE).fingerprint() == before
+        assert TrainConfig(**BASE, algorithm=Newer(fresh=4)).fingerprint() != before
 
 
 class TestNames:

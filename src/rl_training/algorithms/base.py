@@ -12,6 +12,7 @@ from rl_training.config import AlgorithmConfig, TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.protocols import ExperienceSource
 from rl_training.core.types import Array
+from rl_training.models.encoders import EncoderClass, encoder_name
 
 if TYPE_CHECKING:  # declared upward imports: the face calls the experiment layer inside its methods
     from rl_training.envs.factory import EnvFactory
@@ -35,13 +36,19 @@ class Algorithm:
     bounded_actions: ClassVar[bool] = False
     """Whether continuous actions must have finite bounds."""
 
-    def __init__(self, config: TrainConfig, *, env: "EnvFactory | None" = None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        env: "EnvFactory | None" = None,
+        encoder: EncoderClass | None = None,
+    ) -> None:
         if config.algo != self.name:
             raise ConfigError(
                 [f"algo is '{config.algo}', but {type(self).__name__} takes algo '{self.name}'"]
             )
-        self.config = config
-        self._factory = env
+        self.config = config if encoder is None else config.with_overrides(encoder=encoder_name(encoder))
+        self._factory, self._encoder = env, encoder
         self._agent: Agent | None = None
         self._run_dir: PathLike[str] | None = None
         """Of the last run: its last checkpoint is read when the agent is asked for."""
@@ -82,7 +89,7 @@ class Algorithm:
 
         follow = runs.Follow(self._become)
         callbacks = [follow, *callbacks]
-        parts: dict[str, Any] = {"algorithm": type(self), "factory": self._factory}
+        parts: dict[str, Any] = {"algorithm": type(self), "factory": self._factory, "encoder": self._encoder}
         paused = True  # unless it comes to its end
         try:
             if self._unfinished is not None and total_timesteps is None:
@@ -90,7 +97,10 @@ class Algorithm:
                 result = runs.resume(self._unfinished, max_time=max_time, callbacks=callbacks, **parts)
             else:
                 start_from = self._run_dir or (self._agent.path if self._agent is not None else None)
-                begun = self.agent.timesteps if start_from is not None else 0
+                begun = 0
+                if start_from is not None:
+                    begun = self.agent.timesteps
+                    self.agent.environment()  # a loaded agent may know no environment, or one of somebody else's
                 budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
                 config = self.config.with_overrides(total_timesteps=begun + budget)
                 result = runs.train(config, callbacks=callbacks, start_from=start_from, **parts)
@@ -111,9 +121,18 @@ class Algorithm:
         """Return (action in the environment's units, None) for one observation or a batch of them."""
         return self.agent.predict(obs, deterministic=deterministic), None
 
-    def evaluate(self, num_episodes: int = 10, *, deterministic: bool | None = None) -> dict[str, Any]:
-        """Play `num_episodes` in fresh environments; return `mean_reward`, `std_reward` and more."""
-        return self.agent.evaluate(num_episodes, deterministic=deterministic)
+    def evaluate(
+        self,
+        num_episodes: int = 10,
+        *,
+        deterministic: bool | None = None,
+        env: "EnvFactory | str | None" = None,
+    ) -> dict[str, Any]:
+        """Play `num_episodes` in fresh environments; return `mean_reward`, `std_reward` and more.
+
+        `env` is another environment with the same spaces: an id, or a function that builds one.
+        """
+        return self.agent.evaluate(num_episodes, deterministic=deterministic, env=env)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the agent as a checkpoint folder: safetensors and JSON, nothing that could run code."""
@@ -125,20 +144,33 @@ class Algorithm:
         path: str | PathLike[str],
         *,
         env: "EnvFactory | str | None" = None,
+        encoder: EncoderClass | None = None,
+        device: str | None = None,
         trust_modules: bool = False,
+        **overrides: Any,
     ) -> Self:
         """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
 
-        `env` puts it into another environment: an id, or a function that builds one. A module that the agent itself
-        names is imported if this user made it, or with `trust_modules`.
+        It predicts wherever this package is installed; its environment is built when it is asked to play or to learn.
+        `env` puts it into another one: an id, or a function that builds one. A module that the agent itself names is
+        imported if this user made it, or with `trust_modules`. `overrides` replace settings of either level.
         """
         from rl_training.algorithms import ALGORITHMS
-        from rl_training.experiment.agent import load_agent
+        from rl_training.experiment.loading import load_agent
 
         algorithm = cls if issubclass(cls, tuple(ALGORITHMS.values())) else None
-        agent = load_agent(path, algorithm=algorithm, env=env, trust_modules=trust_modules)
-        factory = None if isinstance(env, str) else env
-        model = (algorithm or ALGORITHMS[agent.config.algo])(agent.config, env=factory)
+        if device is not None:
+            overrides["device"] = device
+        agent = load_agent(
+            path,
+            algorithm=algorithm,
+            env=env,
+            encoder=encoder,
+            trust_modules=trust_modules,
+            overrides=overrides,
+        )
+        face = algorithm or ALGORITHMS[agent.config.algo]
+        model = face(agent.config, env=agent.given.factory, encoder=encoder)
         assert isinstance(model, cls)
         model._become(agent)
         return model
@@ -147,10 +179,18 @@ class Algorithm:
     def agent(self) -> "Agent":
         """The acting part: of the last checkpoint, or of the run that goes on; at first, with initial weights."""
         if self._agent is None:
-            from rl_training.experiment.agent import load_agent, new_agent
+            from rl_training.experiment.building import Given
+            from rl_training.experiment.loading import load_agent, new_agent
 
-            if self._run_dir is not None:
-                self._agent = load_agent(self._run_dir, algorithm=type(self), env=self._factory)
+            given = Given(type(self), self._factory, self._encoder)
+            if self._run_dir is None:
+                self._agent = new_agent(self.config, given)
             else:
-                self._agent = new_agent(self.config, algorithm=type(self), factory=self._factory)
+                self._agent = load_agent(
+                    self._run_dir,
+                    algorithm=given.algorithm,
+                    env=given.factory,
+                    encoder=given.encoder,
+                    probe=False,
+                )
         return self._agent

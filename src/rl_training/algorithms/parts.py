@@ -55,8 +55,12 @@ class Actor(Generic[PolicyT_co]):
 
 
 class StatefulLearner(Learner[Any], Protocol):
-    """A learner whose state is grouped by file; `model` is all that acting needs."""
+    """A learner whose state is grouped by file; `model` is all that acting needs.
 
+    `not_finite` names something learned that is nan or infinite, if there is any.
+    """
+
+    def not_finite(self) -> str | None: ...
     def state_dict(self) -> dict[str, State]: ...
     def load_state_dict(self, state: Mapping[str, State]) -> None: ...
 
@@ -75,7 +79,7 @@ def encoder_problems(settings: AlgorithmConfig) -> list[str]:
     found = settings.outside("features_dim", 1, 2**14)
     name, known = settings.encoder, encoder_names()
     module, separator, attribute = name.partition(":")
-    if name not in known and not (separator and module and attribute.isidentifier()):
+    if name not in known and not (separator and module and attribute):
         found.append(
             f"encoder is '{name}'; use one of {', '.join(known)}, or module:Name{did_you_mean(name, known)}"
         )

@@ -67,9 +67,8 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
         print(printable(stop) if str(stop) else "interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as in `| head`
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # so that the last flush does not complain
+        # so that the last flush does not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         unexpected = RuntimeError(

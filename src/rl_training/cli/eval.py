@@ -7,9 +7,9 @@ from typing import Annotated
 
 import tyro
 
-from rl_training.cli.flags import parse
+from rl_training.cli.flags import chosen_env, parse
 from rl_training.core.errors import printable
-from rl_training.experiment.agent import load_agent
+from rl_training.experiment.loading import load_agent
 from rl_training.experiment.video import record_video
 
 
@@ -29,6 +29,8 @@ class Eval:
     """Sample actions instead of taking the most likely one."""
     env_id: str | None = None
     """Environment to play in; by default the one it was trained in."""
+    env_factory: str | None = None
+    """Function that builds the environment to play in, as module:function."""
     trust_modules: bool = False
     """Import the module that the run of somebody else names as its environment's."""
 
@@ -36,7 +38,8 @@ class Eval:
 def run(argv: list[str]) -> int:
     """Parse the flags, evaluate and print."""
     flags = parse(Eval, argv, "rl-training eval")
-    agent = load_agent(flags.run, env=flags.env_id, trust_modules=flags.trust_modules)
+    env = chosen_env(flags.env_id, flags.env_factory)
+    agent = load_agent(flags.run, env=env, trust_modules=flags.trust_modules, probe=False)
     summary = agent.evaluate(flags.num_episodes, deterministic=False if flags.stochastic else None)
     videos = record_video(agent, Path(flags.record)) if flags.record is not None else []
     if flags.json:

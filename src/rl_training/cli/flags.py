@@ -15,6 +15,7 @@ import yaml
 
 from rl_training.config import TrainConfig, algorithm_config_class
 from rl_training.core.errors import UserError
+from rl_training.envs.factory import EnvFactory, named_factory
 
 RUN_GROUPS = {
     "run": ("env_id", "seed", "total_timesteps", "output_dir", "device", "num_threads"),
@@ -44,6 +45,15 @@ RUN_GROUPS = {
 
 MAPS = ("env_kwargs", "encoder_kwargs")
 """Settings that are maps: their flags take one line of YAML."""
+
+
+def chosen_env(env_id: str | None, env_factory: str | None) -> EnvFactory | str | None:
+    """Return the environment that two flags name, of which at most one is given."""
+    if env_factory is None:
+        return env_id
+    if env_id is not None:
+        raise UserError("--env-id and --env-factory both name an environment; give one of them")
+    return named_factory(env_factory)
 
 
 def field_help(config_class: type) -> dict[str, str]:
@@ -80,13 +90,12 @@ def parse_train_flags(
     }
     inner = [item.name for item in fields(config_class)]
     groups[f"{algo} settings"] = _group(f"{algo} settings", config_class, inner, values.get("algorithm", {}))
+    # `config` is here for the help alone: whoever calls has read it and taken it out of `argv`
+    config_help = tyro.conf.arg(help="YAML file to start from; flags go on top.")
+    quiet_help = tyro.conf.arg(help="Print only the run folder.")
     launch: list[Any] = [
-        (
-            "config",
-            Annotated[str | None, tyro.conf.arg(help="YAML file to start from; flags go on top.")],
-            None,
-        ),
-        ("quiet", Annotated[bool, tyro.conf.arg(help="Print only the run folder.")], False),
+        ("config", Annotated[str | None, config_help], None),
+        ("quiet", Annotated[bool, quiet_help], False),
     ]
     members = [(_identifier(name), kind) for name, kind in groups.items()]
     entry: Any = make_dataclass("Train", [*launch, *members], kw_only=True)
@@ -100,7 +109,10 @@ def parse_train_flags(
 
 
 def parse(target: Any, argv: list[str], prog: str, description: str | None = None) -> Any:
-    """Let tyro parse the flags; what it draws in a box when they are wrong becomes one sentence."""
+    """Let tyro parse the flags; what it draws in a box when they are wrong becomes one sentence.
+
+    It has no public way to ask what was wrong, so its version is bounded where the package's requirements are listed.
+    """
     drawn = io.StringIO()
     try:
         with contextlib.redirect_stderr(drawn):

@@ -7,6 +7,7 @@ import tyro
 
 from rl_training.cli.flags import parse
 from rl_training.cli.train import print_result
+from rl_training.envs.factory import named_factory
 from rl_training.experiment.console import make_console
 from rl_training.experiment.runs import resume
 
@@ -25,6 +26,8 @@ class Resume:
     """Print only the run folder."""
     env_id: str | None = None
     """The run's environment, if somebody else's run names a module and you trust that module."""
+    env_factory: str | None = None
+    """Function that builds the run's environment, as module:function, if it was made by one."""
     trust_modules: bool = False
     """Import the module that the run of somebody else names as its environment's."""
 
@@ -34,6 +37,7 @@ def run(argv: list[str]) -> int:
     flags = parse(Resume, argv, "rl-training resume")
     result = resume(
         flags.run,
+        factory=named_factory(flags.env_factory) if flags.env_factory is not None else None,
         total_timesteps=flags.total_timesteps,
         max_time=flags.max_time,
         console=make_console(flags.quiet),

@@ -16,8 +16,7 @@ rl-training train ppo --env-id CartPole-v1"""
 def run(argv: list[str]) -> int:
     """Train, and print where the run is and what to try next."""
     algo = argv[0] if argv and not argv[0].startswith("-") else None
-    flags = argv[1:] if algo is not None else argv
-    base = _base_config(flags)
+    base, flags = _taken_config(argv[1:] if algo is not None else argv)
     chosen = algo or (base.algo if base is not None else None)
     if chosen is None:
         if not {"-h", "--help"} & set(flags):
@@ -65,10 +64,19 @@ def print_result(result: TrainResult) -> None:
     print(f"  {command} resume {run_dir} --total-timesteps {longer}", flush=True)
 
 
-def _base_config(flags: list[str]) -> TrainConfig | None:
-    for index, flag in enumerate(flags):
-        if flag == "--config" and index + 1 < len(flags):
-            return load_config(flags[index + 1])
+def _taken_config(flags: list[str]) -> tuple[TrainConfig | None, list[str]]:
+    """Return the config that `--config` names, which decides what other flags there are, and those flags."""
+    rest, named = list[str](), list[str]()
+    waiting = iter(flags)
+    for flag in waiting:
         if flag.startswith("--config="):
-            return load_config(flag.partition("=")[2])
-    return None
+            named.append(flag.partition("=")[2])
+        elif flag == "--config":
+            named.append(next(waiting, ""))
+        else:
+            rest.append(flag)
+    if "" in named:
+        raise UserError("--config needs a file; write --config configs/ppo/cartpole.yaml")
+    if len(named) > 1:
+        raise UserError(f"--config is given {len(named)} times; give one file, and flags on top of it")
+    return (load_config(named[0]) if named else None), rest

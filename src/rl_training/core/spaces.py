@@ -1,6 +1,7 @@
 """Observation and action spaces, flattened and checked in one place."""
 
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
@@ -129,3 +130,23 @@ def action_layout(space: Space[Any]) -> tuple[tuple[int, ...], Any]:
     raise UserError(
         f"action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete, MultiBinary or Box"
     )
+
+
+def num_features(space: Space[Any]) -> int:
+    """Return how many numbers a flat encoding of an observation has: a category takes one for each value."""
+    return sum(_num_outcomes(leaf) for leaf in observation_leaves(space).values())
+
+
+def num_choices(space: Space[Any]) -> int:
+    """Return how many outputs a network has for an action of `space`, at least."""
+    action_layout(space)  # refuses unsupported spaces
+    return _num_outcomes(space)
+
+
+def _num_outcomes(space: Space[Any]) -> int:
+    """Return the values of all categories of a leaf, or its numbers; without overflow, whatever a file says."""
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return sum(int(count) for count in space.nvec.reshape(-1))
+    return math.prod(space.shape or ())

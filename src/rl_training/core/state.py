@@ -67,10 +67,19 @@ def not_finite(owners: Owners) -> str | None:
     """
     for name, owner in owners.items():
         learned = owner.requires_grad if isinstance(owner, Tensor) else isinstance(owner, nn.Module)
-        if learned or getattr(owner, "is_learned", False):
-            for key, tensor in _tensors(_state_of(owner), name):
-                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                    return key
+        culprit = (
+            non_finite(_state_of(owner), name) if learned or getattr(owner, "is_learned", False) else None
+        )
+        if culprit is not None:
+            return culprit
+    return None
+
+
+def non_finite(state: Any, name: str) -> str | None:
+    """Return the path of a tensor in a nested state that is nan or infinite anywhere, None if there is none."""
+    for path, tensor in _tensors(state, name):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            return path
     return None
 
 
@@ -107,14 +116,16 @@ def _tensors(state: Any, name: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def split_state(state: State, prefix: str = "") -> tuple[dict[str, Tensor], State]:
-    """Return (tensors under paths such as `a/b`, the same nesting without them); "/" in a key is escaped in paths."""
+    """Return (tensors under paths such as `a/b`, the same nesting without them); nothing is copied.
+
+    A "/" within a key is escaped in its path.
+    """
     tensors: dict[str, Tensor] = {}
     plain: State = {}
     for key, value in state.items():
         path = f"{prefix}{key.replace('%', '%25').replace('/', '%2F')}"
         if isinstance(value, Tensor):
-            # a copy: parameters are views of one vector, and a file holds each tensor once
-            tensors[path] = value.detach().to("cpu", copy=True).contiguous()
+            tensors[path] = value
         elif isinstance(value, dict):
             inner, plain[key] = split_state(value, f"{path}/")
             tensors |= inner

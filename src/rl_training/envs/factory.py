@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.config import TrainConfig
-from rl_training.core.errors import UserError
+from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.workers import WorkerVectorEnv
@@ -91,12 +91,37 @@ def registered_spec(cfg: TrainConfig) -> EnvSpec:
         return gymnasium.spec(cfg.env_id.rpartition(":")[2])
 
 
+def named_factory(name: str) -> EnvFactory:
+    """Return the function that `module:function` names; for names that a user has typed, and none out of a file."""
+    module, _, function = name.partition(":")
+    if not module or not function.isidentifier():
+        raise UserError(
+            f"'{name}' names no function; write module:function (an id such as CartPole-v1 is given as env_id)"
+        )
+    try:
+        import_module(module)
+    except Exception as error:  # a module may raise anything while it is imported
+        raise UserError(f"module '{module}' cannot be imported: {type(error).__name__}: {error}") from error
+    found = getattr(sys.modules[module], function, None)
+    if not callable(found):
+        kind = "no such function" if found is None else f"a {type(found).__name__}, not a function"
+        raise UserError(
+            f"module '{module}' has {kind} '{function}'{did_you_mean(function, dir(sys.modules[module]))}"
+        )
+    built: EnvFactory = found
+    return built
+
+
 def _import_module_of(env_id: str) -> None:
-    """Import the module of `module:Id`, out of the working folder if it is installed nowhere.
+    """Import the module of `module:Id`."""
+    import_module(env_id.rpartition(":")[0])
+
+
+def import_module(module: str) -> None:
+    """Import a module, out of the working folder if it is installed nowhere.
 
     The folder is added last, and only for such a module: nobody's `yaml.py` is to take the place of an installed one.
     """
-    module = env_id.rpartition(":")[0]
     if not module or module in sys.modules:
         return
     here, package = str(Path.cwd()), module.partition(".")[0]

@@ -1,24 +1,18 @@
 """Files of a run: writes that are complete or not there, and reads that trust nothing."""
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
 import stat
-import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-
 from rl_training.core.errors import UserError
 
 MAX_JSON_BYTES = 64 << 20
-MAX_HEADER_BYTES = 16 << 20
 
 
 def write_text(path: Path, text: str) -> None:
@@ -35,7 +29,7 @@ def write_json(path: Path, data: Any) -> int:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace `path` by `content` in one step: a temporary name, fsync, rename, fsync of the folder."""
-    with _replacing(path) as file:
+    with replacing(path) as file:
         file.write(content)
 
 
@@ -45,7 +39,7 @@ def unshare(path: Path) -> None:
     What is appended to it afterwards then reaches no file outside of the run.
     """
     if path.lstat().st_nlink > 1:
-        with path.open("rb") as shared, _replacing(path) as own:
+        with path.open("rb") as shared, replacing(path) as own:
             shutil.copyfileobj(shared, own)
 
 
@@ -62,7 +56,8 @@ def scratch_file(folder: Path, suffix: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that takes the place of `path` when all is written: a temporary name, fsync, rename, fsync."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.unlink(missing_ok=True)
@@ -87,6 +82,34 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def replace_folder(new: Path, folder: Path) -> None:
+    """Rename, with a possible predecessor of the same name put aside first; it goes when its successor is there.
+
+    If the process is killed between the two renames, `find_checkpoint` and `recover_aside` know where to look.
+    """
+    sync_folder(new)
+    aside = aside_of(folder)
+    if folder.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(folder, aside)
+    os.replace(new, folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def aside_of(folder: Path) -> Path:
+    """Return where a folder lies while its successor takes its name."""
+    return folder.parent / f".{folder.name}.old"
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a checkpoint: first its name, so that nobody reads half of it."""
+    nameless = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(nameless, ignore_errors=True)
+    os.replace(folder, nameless)
+    shutil.rmtree(nameless)
+
+
 def refuse_strange_files(folder: Path) -> None:
     """Refuse links, pipes and devices below `folder`: a run holds plain files, and nothing else is followed.
 
@@ -102,9 +125,8 @@ def refuse_strange_files(folder: Path) -> None:
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise UserError(f"{entry} is a link, a pipe or a device; a run holds plain files only")
         if Path(path) == folder and "wandb" in folders:
-            folders.remove(
-                "wandb"
-            )  # the tracker's own, in which links are usual, and which we neither read nor write
+            # the tracker's own, in which links are usual, and which we neither read nor write
+            folders.remove("wandb")
             if (folder / "wandb" / "settings").exists():
                 raise UserError(
                     f"{folder / 'wandb' / 'settings'} would tell wandb where to send your data; delete it"
@@ -132,31 +154,3 @@ def read_json(path: Path) -> Any:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
-
-
-def read_tensors(path: Path, size: int, sha256: str) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file whose size and hash are known. Nothing in it can run code.
-
-    Size, hash and header are checked before a tensor is made, so memory is bounded by the file on disk.
-    """
-    try:
-        if path.is_symlink():
-            raise UserError(f"{path} is a link; a checkpoint holds plain files")
-        found = path.stat().st_size
-        if found != size:
-            raise UserError(f"{path} has {found} bytes instead of {size}: it is damaged")
-        with path.open("rb") as file:
-            start = file.read(8)
-            if len(start) < 8 or struct.unpack("<Q", start)[0] > min(MAX_HEADER_BYTES, found - 8):
-                raise UserError(f"{path} is not a safetensors file: its header is too large")
-            file.seek(0)
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != sha256:
-            raise UserError(f"{path} is damaged: its hash differs from the manifest's")
-        with safe_open(path, framework="pt") as tensors:
-            # copies: what safetensors gives is the mapped file itself, which may change later
-            return {name: tensors.get_tensor(name).clone() for name in tensors.keys()}  # noqa: SIM118  # not a mapping
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except SafetensorError as error:
-        raise UserError(f"{path} is not a safetensors file: {error}") from error

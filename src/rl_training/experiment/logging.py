@@ -14,8 +14,10 @@ from typing import Any, Protocol
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
+from rl_training.core.types import Progress
 from rl_training.experiment.files import unshare, write_text
 from rl_training.experiment.tensorboard import TensorBoardWriter
+from rl_training.runtime.callbacks import Callback
 
 STEP = "time/total_timesteps"
 WALL_CLOCK = ("time/fps", "time/time_elapsed", "time/checkpoint_seconds", "time/checkpoint_bytes")
@@ -157,6 +159,21 @@ class MetricFiles:
         for sink in self.sinks:
             with contextlib.suppress(OSError):
                 sink.close()
+
+
+class EvaluationLog(Callback):
+    """Appends every evaluation, with all its episodes, to `evaluations.jsonl`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        """Append one line."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"timesteps": progress.timesteps, **summary}) + "\n")
+        except OSError as error:
+            raise RunFault(f"{self.path.name} could not be written: {error.strerror or error}") from error
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

@@ -8,7 +8,7 @@ from typing import Any
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import UserError
 from rl_training.experiment.files import read_json, write_json, write_text
-from rl_training.experiment.trust import is_signed, module_is_imported, sign_text
+from rl_training.experiment.trust import imports_nothing, is_signed, sign_text
 
 NAME = ".origin.json"
 
@@ -21,6 +21,8 @@ class Origin:
     start_from: str | None = None
     algorithm: str | None = None
     """Only of a class with a build of its own."""
+    env_factory: bool = False
+    """The environment was built by a function, of which nothing is known here."""
     signed: bool = False
     """Written by this user, and unchanged since."""
 
@@ -28,8 +30,12 @@ class Origin:
         """Write `config.yaml` and what belongs to it."""
         text = self.config.to_yaml()
         write_text(folder / "config.yaml", text)
-        begun: dict[str, Any] = {"start_from": self.start_from, "algorithm": self.algorithm}
-        if module_is_imported(self.config.env_id):
+        begun: dict[str, Any] = {
+            "start_from": self.start_from,
+            "algorithm": self.algorithm,
+            "env_factory": self.env_factory,
+        }
+        if imports_nothing(self.config):
             begun["signature"] = sign_text(_signed_text(text, begun))
         write_json(folder / NAME, begun)
 
@@ -47,7 +53,7 @@ def read_origin(run_dir: Path) -> Origin:
     start_from, algorithm = (
         None if begun.get(name) is None else str(begun[name]) for name in ("start_from", "algorithm")
     )
-    return Origin(config, start_from, algorithm, signed)
+    return Origin(config, start_from, algorithm, begun.get("env_factory") is True, signed)
 
 
 def _signed_text(config: str, begun: dict[str, Any]) -> str:

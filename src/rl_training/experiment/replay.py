@@ -1,6 +1,7 @@
 """The replay data of a run: written in segments beside the checkpoints, listed in each manifest that needs it."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,10 @@ class ReplayFiles:
         self._listed[checkpoint] = [entry["segments"] for entry in listed.values()]
         return listed
 
-    def restore(self, folder: Path, listed: Mapping[str, Any], *, own: bool) -> None:
-        """Put back what a manifest lists, from the `folder` of its run; if that is our `own`, write on after it."""
-        for kind, storage in self.storages.items():
-            if kind not in listed:
-                raise UserError(
-                    f"the checkpoint lists no {kind} of the replay buffer; use another checkpoint"
-                )
-            entry = listed[kind]
-            store = self._stores[kind] if own else SegmentStore(folder, _prefix(kind))
-            store.restore(storage, entry["segments"], entry["total_rows"], entry["kept_rows"])
+    def go_on_after(self, listed: Mapping[str, Any]) -> None:
+        """Count what a manifest of this run lists as written; `load_replay` has put its rows back."""
+        for kind, store in self._stores.items():
+            store.go_on_after(listed[kind]["segments"])
 
     def prune(self) -> None:
         """Delete the segments that no checkpoint in the folder needs."""
@@ -60,16 +55,33 @@ class ReplayFiles:
         prune_segments(self.folder, [files for listed in self._listed.values() for files in listed])
 
 
+def load_replay(storages: Mapping[str, RowStorage], checkpoint: Path, listed: Mapping[str, Any]) -> None:
+    """Put back the rows that the manifest of a checkpoint lists; each file is read once, and verified as it is."""
+    for kind, storage in storages.items():
+        if kind not in listed:
+            raise UserError(f"{checkpoint} lists no {kind} of the replay buffer; use another checkpoint")
+        entry, store = listed[kind], SegmentStore(checkpoint.parent / FOLDER, _prefix(kind))
+        with _agent_is_whole(checkpoint):
+            store.restore(storage, entry["segments"], entry["total_rows"], entry["kept_rows"])
+
+
 def verify_replay(checkpoint: Path, listed: Mapping[str, Any]) -> None:
     """Raise if replay data that a checkpoint needs is missing or damaged."""
     for entry in listed.values():
-        try:
+        with _agent_is_whole(checkpoint):
             verify_segments(checkpoint.parent / FOLDER, entry["segments"])
-        except UserError as error:
-            raise UserError(
-                f"{error}; the agent in {checkpoint} is whole, so it can still act, and learn on with an empty buffer "
-                "after a save to another folder"
-            ) from error
+
+
+@contextlib.contextmanager
+def _agent_is_whole(checkpoint: Path) -> Iterator[None]:
+    """Add to a complaint about replay data what can still be done."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(
+            f"{error}; the agent in {checkpoint} is whole, so it can still act, and learn on with an empty buffer "
+            "after a save to another folder"
+        ) from error
 
 
 def _listed_in(checkpoint: Path) -> list[Any]:

@@ -7,7 +7,6 @@ written together as one larger file, as log-structured stores do, so that the li
 once per level of size, of which there are five, and never after it lies in a file of `MAX_ROWS / 2` rows or more.
 """
 
-import hashlib
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,11 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from rl_training.core.errors import UserError
-from rl_training.experiment.files import read_tensors, write_bytes
+from rl_training.experiment.tensor_files import read_tensors, write_tensors
 
 MAX_ROWS = 2**14
 FAN_IN = 8
@@ -82,6 +80,10 @@ class SegmentStore:
         ]
         return [asdict(segment) for segment in self.segments]
 
+    def go_on_after(self, listed: Sequence[Mapping[str, Any]]) -> None:
+        """Count the listed segments as written."""
+        self.segments = [_checked(entry) for entry in listed]
+
     def _is_there(self, segment: Segment) -> bool:
         """Tell whether the file is as long as it was; its content is not read."""
         path = self.folder / segment.name
@@ -98,7 +100,7 @@ class SegmentStore:
         self, storage: RowStorage, listed: Sequence[Mapping[str, Any]], total_rows: int, kept_rows: int
     ) -> None:
         """Verify the listed segments, put their rows back, and go on appending after them."""
-        self.segments = [_checked(entry) for entry in listed]
+        self.go_on_after(listed)
         first, last = (self.segments[0].start, self.segments[-1].stop) if self.segments else (0, 0)
         if last != total_rows or not 0 <= kept_rows <= storage.capacity or first > total_rows - kept_rows:
             raise UserError(
@@ -119,13 +121,11 @@ class SegmentStore:
                 raise UserError(f"{self.folder / segment.name} does not fit: {error}") from error
 
     def _write(self, start: int, stop: int, storage: RowStorage) -> Segment:
-        rows = {name: rows.contiguous() for name, rows in storage.read_rows(start, stop).items()}
-        blob = save_tensors(rows)
         name = f"{self.prefix}{start}_{stop}.safetensors"
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(self.folder / name, blob)
-        self.bytes_written += len(blob)
-        return Segment(name, start, stop, len(blob), hashlib.sha256(blob).hexdigest())
+        size, digest = write_tensors(self.folder / name, storage.read_rows(start, stop))
+        self.bytes_written += size
+        return Segment(name, start, stop, size, digest)
 
 
 def merged(spans: Sequence[Span]) -> list[Span]:
@@ -135,11 +135,11 @@ def merged(spans: Sequence[Span]) -> list[Span]:
     """
     found: list[Span] = []
     for start, stop in spans:
-        while found and _level(found[-1]) > _level(
-            (start, stop)
-        ):  # a smaller one would be stuck before a larger
+        # a smaller one would be stuck before a larger
+        while found and _level(found[-1]) > _level((start, stop)):
             start = found.pop()[0]
-        for place in range(start, stop, MAX_ROWS):  # in slices: a segment is copied twice while it is written
+        # in slices: the rows of a segment are gathered in memory while it is written
+        for place in range(start, stop, MAX_ROWS):
             found.append((place, min(place + MAX_ROWS, stop)))
         while (level := _level(found[-1])) and [_level(span) for span in found[-FAN_IN:]] == [level] * FAN_IN:
             start, stop = found[-FAN_IN][0], found[-1][1]

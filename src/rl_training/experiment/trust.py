@@ -13,6 +13,7 @@ import stat
 import sys
 from pathlib import Path
 
+from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 
 KEY_BYTES = 32
@@ -32,9 +33,9 @@ def is_signed(text: str, signature: object) -> bool:
     return key is not None and hmac.compare_digest(_signature(key, text), signature)
 
 
-def module_is_imported(env_id: str) -> bool:
-    """Return whether building this environment imports nothing that is not there already."""
-    module = env_id.rpartition(":")[0]
+def module_is_imported(name: str) -> bool:
+    """Return whether `module:Name`, or a name without a module, asks for nothing that is not imported already."""
+    module = name.rpartition(":")[0]
     return not module or module in sys.modules
 
 
@@ -46,6 +47,34 @@ def refuse_foreign_module(source: object, env_id: str, *, signed: bool, allowed:
         f"{source} is not signed by you and would import the module '{env_id.rpartition(':')[0]}'; if you trust "
         f"that module, give --env-id {env_id} or --trust-modules (in Python: env='{env_id}' or trust_modules=True)"
     )
+
+
+def refuse_foreign_encoder(source: object, config: TrainConfig, *, signed: bool, allowed: bool) -> None:
+    """Refuse to import the module of an encoder that the run of somebody else names, unless the user has allowed it."""
+    name = config.algorithm.encoder
+    if signed or allowed or ":" not in name or module_is_imported(name):
+        return
+    raise UserError(
+        f"{source} is not signed by you and would import the module '{name.partition(':')[0]}' for its encoder "
+        f"'{name}'; if you trust that module, give --trust-modules (in Python: encoder={name.partition(':')[2]} or "
+        "trust_modules=True)"
+    )
+
+
+def imports_nothing(config: TrainConfig) -> bool:
+    """Return whether all modules that a config names are imported already: whoever wrote it has run them."""
+    encoder = config.algorithm.encoder
+    return module_is_imported(config.env_id) and (":" not in encoder or module_is_imported(encoder))
+
+
+def refuse_missing_factory(source: object, env_id: str, *, needed: bool) -> None:
+    """Ask for the function that built the environment of a run: the run knows no more of it than a name."""
+    if needed:
+        raise UserError(
+            f"{source} was trained in an environment that a function built, and '{env_id}' is only its name; give the "
+            "function: load(path, env=...) in Python, eval --env-factory module:function, "
+            "resume --env-factory module:function"
+        )
 
 
 def refuse_other_env(source: object, recorded: str, given: str | None) -> None:

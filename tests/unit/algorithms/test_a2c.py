@@ -10,7 +10,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.rollout_buffer import RolloutBatch
-from rl_training.experiment.agent import build_parts
+from rl_training.experiment.building import build_parts
 
 ROWS = 20
 START = Progress(total_timesteps=1000)

@@ -15,7 +15,7 @@ from rl_training.core.state import Counter
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
-from rl_training.experiment.agent import build_parts
+from rl_training.experiment.building import build_parts
 
 ROWS = 12
 START = Progress(timesteps=50, total_timesteps=1000)

@@ -14,7 +14,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.replay_buffer import Transitions
-from rl_training.experiment.agent import build_parts
+from rl_training.experiment.building import build_parts
 
 ROWS = 10
 START = Progress(timesteps=50, total_timesteps=1000)

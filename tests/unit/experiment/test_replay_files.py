@@ -11,7 +11,7 @@ from records import step_arrays
 
 from rl_training.core.errors import UserError
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.experiment.replay import ReplayFiles, verify_replay
+from rl_training.experiment.replay import ReplayFiles, load_replay, verify_replay
 
 ENVS = 2
 
@@ -69,7 +69,7 @@ def test_a_buffer_comes_back_row_by_row_and_draws_alike(
         buffer.update_priorities(torch.arange(len(buffer)), torch.linspace(0.1, 5.0, len(buffer)))
     listed = ReplayFiles(tmp_path, buffer.storages).save("step_1")
     listed = json.loads(json.dumps(listed))  # as a manifest carries it
-    ReplayFiles(tmp_path, fresh.storages).restore(tmp_path / "replay", listed, own=True)
+    load_replay(fresh.storages, tmp_path / "step_1", listed)
     fresh.load_state_dict(buffer.state_dict())
     assert_same(buffer, fresh)
     record(buffer, 4, seed=1)
@@ -151,7 +151,8 @@ def test_after_a_restore_the_files_go_on_where_they_were(tmp_path: Path) -> None
     record(buffer, 3)
     listed = ReplayFiles(tmp_path, buffer.storages).save("step_1")
     files = ReplayFiles(tmp_path, fresh.storages)
-    files.restore(tmp_path / "replay", listed, own=True)
+    load_replay(fresh.storages, tmp_path / "step_1", listed)
+    files.go_on_after(listed)
     record(fresh, 1, seed=1)
     names = [entry["name"] for entry in files.save("step_2")["transitions"]["segments"]]
     assert names == ["segment_0_6.safetensors", "segment_6_8.safetensors"]
@@ -162,7 +163,7 @@ def test_a_run_that_starts_from_another_writes_all_rows_to_its_own_folder(tmp_pa
     record(buffer, 3)
     listed = ReplayFiles(tmp_path / "old", buffer.storages).save("step_1")
     files = ReplayFiles(tmp_path / "new", fresh.storages)
-    files.restore(tmp_path / "old" / "replay", listed, own=False)
+    load_replay(fresh.storages, tmp_path / "old" / "step_1", listed)
     assert_same(buffer, fresh)
     names = [entry["name"] for entry in files.save("step_2")["transitions"]["segments"]]
     assert names == ["segment_0_6.safetensors"]
@@ -190,15 +191,13 @@ def test_frames_are_saved_beside_the_transitions(tmp_path: Path) -> None:
     listed = ReplayFiles(tmp_path, buffer.storages).save("step_1")
     assert set(listed) == {"transitions", "frames"}
     assert any(name.startswith("segment_frames_") for name in segments(tmp_path))
-    ReplayFiles(tmp_path, fresh.storages).restore(tmp_path / "replay", listed, own=True)
+    load_replay(fresh.storages, tmp_path / "step_1", listed)
     fresh.load_state_dict(buffer.state_dict())
     draws = [each.sample(16, np.random.default_rng(0)) for each in (buffer, fresh)]
     assert torch.equal(draws[0].obs, draws[1].obs)
     assert torch.equal(draws[0].next_obs, draws[1].next_obs)
     with pytest.raises(UserError, match="lists no frames of the replay buffer; use another checkpoint"):
-        ReplayFiles(tmp_path, framed().storages).restore(
-            tmp_path / "replay", {"transitions": listed["transitions"]}, own=True
-        )
+        load_replay(framed().storages, tmp_path / "step_1", {"transitions": listed["transitions"]})
 
 
 def test_damaged_replay_data_is_named_and_what_is_whole_is_told(tmp_path: Path) -> None:
@@ -214,7 +213,7 @@ def test_damaged_replay_data_is_named_and_what_is_whole_is_told(tmp_path: Path) 
     with pytest.raises(UserError, match=r"segment_0_6.*; the agent in .*step_1 is whole"):
         verify_replay(saved, listed)
     with pytest.raises(UserError, match="segment_0_6"):
-        ReplayFiles(tmp_path, make_buffer().storages).restore(tmp_path / "replay", listed, own=True)
+        load_replay(make_buffer().storages, saved, listed)
     segment.unlink()
     with pytest.raises(UserError, match=r"segment_0_6.*; the agent in .*step_1 is whole"):
         verify_replay(saved, listed)
@@ -223,6 +222,7 @@ def test_damaged_replay_data_is_named_and_what_is_whole_is_told(tmp_path: Path) 
 def test_an_algorithm_without_replay_has_no_files(tmp_path: Path) -> None:
     files = ReplayFiles(tmp_path, {})
     assert files.save("step_1") == {}
-    files.restore(tmp_path, {}, own=True)
+    load_replay({}, tmp_path / "step_1", {})
+    files.go_on_after({})
     files.prune()
     assert list(tmp_path.iterdir()) == []

@@ -141,10 +141,14 @@ def test_the_bytes_of_a_long_life_are_proportional_to_its_rows(tmp_path, monkeyp
     from rl_training.experiment import segments
 
     written = []
-    real = segments.write_bytes
-    monkeypatch.setattr(
-        segments, "write_bytes", lambda path, blob: (written.append(len(blob)), real(path, blob))
-    )
+    real = segments.write_tensors
+
+    def counting(path, tensors):
+        size, digest = real(path, tensors)
+        written.append(size)
+        return size, digest
+
+    monkeypatch.setattr(segments, "write_tensors", counting)
     storage, store = ring(1000), SegmentStore(tmp_path)
     for _ in range(30):
         add(storage, 100)
@@ -171,7 +175,7 @@ def test_many_checkpoints_have_short_lists_and_write_little(tmp_path, monkeypatc
     from rl_training.experiment import segments
 
     monkeypatch.setattr(segments, "MAX_ROWS", 256)
-    monkeypatch.setattr(segments, "write_bytes", Path.write_bytes)  # without waiting for the disk
+    monkeypatch.setattr("os.fsync", lambda _: None)  # without waiting for the disk
     levels = 3  # files of 128 rows stay; smaller ones have at least 16, 2 or 1
     storage, store = ring(capacity), SegmentStore(tmp_path)
     checkpoints = 500 if case == "equal" else 120
@@ -237,7 +241,7 @@ def test_a_resumed_run_makes_the_same_files(tmp_path, monkeypatch, capacity, kil
     from rl_training.experiment import segments
 
     monkeypatch.setattr(segments, "MAX_ROWS", 64)
-    monkeypatch.setattr(segments, "write_bytes", Path.write_bytes)  # without waiting for the disk
+    monkeypatch.setattr("os.fsync", lambda _: None)  # without waiting for the disk
 
     def life(folder: Path, killed_after: int | None) -> list[dict]:
         storage, store = ring(capacity), SegmentStore(folder)
@@ -390,7 +394,7 @@ def saved(tmp_path):
 
 
 def refused(folder: Path, listed: list[dict], total_rows: int = 9) -> str:
-    with pytest.raises(UserError) as caught, restoring("step_9"):  # as a session restores everything
+    with pytest.raises(UserError) as caught, restoring("step_9"):  # as a run restores everything
         restored(folder, listed, total_rows)
     message = str(caught.value)
     assert len(message.splitlines()) == 1

@@ -1,0 +1,52 @@
+"""YAML of plain scalars, lists and maps, from anybody: nothing runs, nothing grows, nothing is written twice."""
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rl_training.core.errors import UserError
+
+MAX_BYTES = 1 << 20
+
+
+def read_yaml(file: Path, name: object) -> dict[str, Any]:
+    """Return the map in a YAML file of plain scalars, lists and maps; `name` is what a complaint calls it."""
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise UserError(f"{name} is larger than {MAX_BYTES >> 10} KiB, which no config is")
+        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{name} cannot be read: {error}") from error
+    # forged tags and numbers
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{name} is not valid YAML: {type(error).__name__}: {error}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{name} holds {type(data).__name__}, not a map; write lines such as 'algo: ppo'")
+    return data
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML that refuses a key written twice, and aliases, with which a small file can become endless."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # the stubs lack it
+            raise yaml.composer.ComposerError(None, None, "aliases are not supported", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key '{key}' is written twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)

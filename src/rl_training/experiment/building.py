@@ -1,0 +1,121 @@
+"""The parts of a run from its config, and from what a user gives besides: classes and functions.
+
+Of those a checkpoint knows the names at most.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rl_training.algorithms import ALGORITHMS, refuse_actions
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.parts import Actor, BuildContext, Parts
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.types import EnvSpec
+from rl_training.envs.factory import EnvFactory, import_module
+from rl_training.models.encoders import EncoderClass, encoder_name
+
+
+@dataclass(frozen=True)
+class Given:
+    """The class whose builders make the parts, the function that builds an environment, the encoder's class.
+
+    Without them they follow from the config: the algorithm table, Gymnasium's registry, the setting `encoder`.
+    """
+
+    algorithm: type[Algorithm] | None = None
+    factory: EnvFactory | None = None
+    encoder: EncoderClass | None = None
+
+    def named_in(self, config: TrainConfig) -> TrainConfig:
+        """Return the config with the name of the encoder that is given, under which it is saved."""
+        return config if self.encoder is None else config.with_overrides(encoder=encoder_name(self.encoder))
+
+    def encoder_for(self, config: TrainConfig) -> EncoderClass | None:
+        """Return the encoder of the user's own that a run has; its module is imported, if it was not given."""
+        name = config.algorithm.encoder
+        return self.encoder if self.encoder is not None or ":" not in name else named_encoder(name)
+
+
+NOTHING = Given()
+
+
+def build_parts(config: TrainConfig, spec: EnvSpec, given: Given = NOTHING) -> Parts:
+    """Return all parts of a run, as the class that is given builds them; by default the table's entry."""
+    chosen = given.algorithm or ALGORITHMS[config.algo]
+    refuse_actions(chosen, spec.action_space)
+    return chosen.build(config.algorithm, _build_context(config, spec, given))
+
+
+def build_actor(config: TrainConfig, spec: EnvSpec, given: Given = NOTHING) -> Actor[Any]:
+    """Return all that acting needs, and nothing else."""
+    chosen = given.algorithm or ALGORITHMS[config.algo]
+    refuse_actions(chosen, spec.action_space)
+    try:
+        return chosen.build_actor(config.algorithm, _build_context(config, spec, given))
+    except MemoryError as error:
+        raise UserError(f"there is not enough memory for the agent's networks: {error}") from error
+
+
+def _build_context(config: TrainConfig, spec: EnvSpec, given: Given) -> BuildContext:
+    """Return the part of a config that builders may see."""
+    return BuildContext(
+        spec,
+        config.seed,
+        choose_device(config.device),
+        normalize_obs=config.normalize_obs,
+        normalize_reward=config.normalize_reward,
+        encoder=given.encoder_for(config),
+    )
+
+
+def own_build(config: TrainConfig, given: Given) -> str | None:
+    """Return the name of a class that builds its parts otherwise than the table's entry does; None for any other."""
+    algorithm = given.algorithm
+    if algorithm is None or not builds_otherwise(algorithm, ALGORITHMS[config.algo]):
+        return None
+    return f"{algorithm.__module__}:{algorithm.__qualname__}"
+
+
+def builds_otherwise(algorithm: type[Algorithm], table: type[Algorithm]) -> bool:
+    """Tell whether a class has a builder of its own."""
+    if algorithm.build.__func__ is not table.build.__func__:  # type: ignore[attr-defined]  # both are class methods
+        return True
+    names = ("build_actor", "build_source", "build_learner")
+    return any(getattr(algorithm, name) is not getattr(table, name) for name in names)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the torch device; `auto` is the CPU, as all networks of this version are small."""
+    try:
+        device = torch.device("cpu" if name == "auto" else name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise UserError(
+            f"device '{name}' is not available here ({str(error).splitlines()[0]}); use 'cpu'"
+        ) from error
+    return device
+
+
+def named_encoder(name: str) -> EncoderClass:
+    """Return the class that `module:Name` means; whether its module may be imported is the caller's to know."""
+    module, _, attribute = name.partition(":")
+    remedy = f"in Python, give the class itself: encoder={attribute.rpartition('.')[2]}"
+    try:
+        import_module(module)
+    except Exception as error:  # a module may raise anything while it is imported
+        raise UserError(
+            f"encoder '{name}' cannot be imported: {type(error).__name__}: {error}; {remedy}"
+        ) from error
+    found: Any = sys.modules[module]
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise UserError(f"encoder '{name}' is not there{did_you_mean(part, dir(found))}; {remedy}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise UserError(f"encoder '{name}' is a {type(found).__name__}, not a class")
+    encoder: EncoderClass = found
+    return encoder

@@ -1,0 +1,117 @@
+"""Agents from disk, and new ones. Loading builds no environment: the checkpoint says what is observed and done."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+from rl_training.algorithms import ALGORITHMS
+from rl_training.algorithms.base import Algorithm
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
+from rl_training.core.types import EnvSpec, Progress
+from rl_training.envs.factory import EnvFactory
+from rl_training.experiment.agent import Agent, check_spaces
+from rl_training.experiment.building import NOTHING, Given, build_actor, build_parts, own_build
+from rl_training.experiment.checkpoint_folders import read_given
+from rl_training.experiment.checkpointing import (
+    Checkpoint,
+    fitting_weights,
+    refuse_larger_network,
+    restoring,
+)
+from rl_training.experiment.evaluation import probe_spec
+from rl_training.experiment.snapshot import checked_state
+from rl_training.experiment.trust import refuse_foreign_encoder, refuse_foreign_module
+from rl_training.models.encoders import EncoderClass
+
+
+def new_agent(config: TrainConfig, given: Given = NOTHING) -> Agent:
+    """Return an agent with initial weights."""
+    spec = probe_spec(config, given.factory)
+    parts = build_parts(config, spec, given)
+    return Agent(
+        config,
+        spec,
+        parts.actor.policy,
+        state=lambda: checked_state(parts.learner, "the agent was not saved"),
+        progress=Progress,
+        given=given,
+    )
+
+
+def load_agent(
+    path: str | PathLike[str],
+    *,
+    algorithm: type[Algorithm] | None = None,
+    env: EnvFactory | str | None = None,
+    encoder: EncoderClass | None = None,
+    trust_modules: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    probe: bool = True,
+) -> Agent:
+    """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
+
+    `algorithm` is the class that it was trained by, if that builds its parts otherwise than the table's, `encoder` that
+    of its encoder. `env` puts it into another environment: an id, or a function that builds one; with `probe`, one is
+    built at once, to compare its spaces. `overrides` are settings of either level. A module that the agent itself names
+    is imported only if this user made it, or with `trust_modules`: its encoder's at once, its environment's when that
+    is built.
+    """
+    checkpoint = read_given(path)
+    factory = None if isinstance(env, str) else env
+    given = Given(algorithm, factory, encoder)
+    check_algorithm(checkpoint, given)
+    changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
+    env = changes.get("env_id") if env is None else env
+    checkpoint = replace(checkpoint, config=given.named_in(checkpoint.config.with_overrides(**changes)))
+    refuse_larger_network(checkpoint)
+    allowed = trust_modules or encoder is not None
+    refuse_foreign_encoder(checkpoint.path, checkpoint.config, signed=checkpoint.signed, allowed=allowed)
+    env_id, signed, known = checkpoint.config.env_id, checkpoint.signed, trust_modules or env is not None
+
+    def refuse_env() -> None:
+        refuse_foreign_module(checkpoint.path, env_id, signed=signed, allowed=known)
+
+    if checkpoint.spec is None or (env is not None and probe):
+        refuse_env()
+        spec = _compared_spec(checkpoint, factory)
+    else:
+        spec = replace(checkpoint.spec, num_envs=checkpoint.config.num_envs)
+    policy = build_actor(checkpoint.config, spec, given).policy
+    with restoring(checkpoint.path), fitting_weights(checkpoint.path):
+        policy.load_state_dict(checkpoint.state["model"])
+    return Agent(
+        checkpoint.config,
+        spec,
+        policy,
+        state=lambda: checkpoint.state,
+        progress=lambda: checkpoint.progress,
+        given=given,
+        path=checkpoint.path,
+        env_factory=checkpoint.env_factory and not isinstance(env, str),
+        refuse_env=refuse_env,
+    )
+
+
+def _compared_spec(checkpoint: Checkpoint, factory: EnvFactory | None) -> EnvSpec:
+    """Return the spaces of an environment that is built for this, if they are those of the checkpoint."""
+    spec = probe_spec(checkpoint.config, factory)
+    trained = checkpoint.spec or checkpoint.facts["spaces"]
+    check_spaces(f"checkpoint {checkpoint.path}", checkpoint.config, spec, trained)
+    return spec
+
+
+def check_algorithm(checkpoint: Checkpoint, given: Given) -> None:
+    """Refuse to go on with other parts than the ones that were trained, which may well fit and mean something else."""
+    face, built_by = ALGORITHMS[checkpoint.config.algo], checkpoint.facts["algorithm"]
+    if given.algorithm is not None and not issubclass(given.algorithm, face):
+        raise UserError(
+            f"{checkpoint.path} holds a {checkpoint.config.algo} agent; load it with {face.__name__}.load"
+        )
+    if built_by is not None and built_by != own_build(checkpoint.config, given):
+        name = built_by.rpartition(":")[2]
+        raise UserError(
+            f"{checkpoint.path} was trained by {built_by}, a class with a build of its own; load it in Python with "
+            f"{name}.load(path), or go on with resume(path, algorithm={name})"
+        )

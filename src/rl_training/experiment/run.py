@@ -1,0 +1,306 @@
+"""One run being executed: from its start or a checkpoint to its end, a pause or a fault."""
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rl_training.algorithms.parts import Parts
+from rl_training.config import TrainConfig
+from rl_training.core.errors import EnvironmentFault, Interrupted, RunFault, UserError
+from rl_training.core.types import Evaluation, Progress
+from rl_training.envs.stepper import VectorStepper
+from rl_training.experiment.agent import Agent
+from rl_training.experiment.building import Given
+from rl_training.experiment.checkpoint_folders import has_checkpoints, read_newest
+from rl_training.experiment.checkpointing import Checkpoint, restoring
+from rl_training.experiment.console import Console
+from rl_training.experiment.curves import plot_learning_curve
+from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper, training_stepper
+from rl_training.experiment.faults import forget_traceback, write_traceback
+from rl_training.experiment.files import write_text
+from rl_training.experiment.generators import (
+    callers_generators_kept,
+    global_generators,
+    seed_global_generators,
+    set_global_generators,
+)
+from rl_training.experiment.interrupts import Interrupts
+from rl_training.experiment.logging import EvaluationLog, MetricFiles
+from rl_training.experiment.metadata import Metadata
+from rl_training.experiment.snapshot import Snapshots, checked_state, parts_with_replay
+from rl_training.runtime.callbacks import (
+    Callback,
+    PauseTraining,
+    StopAtReward,
+    StopOnPlateau,
+    TimeLimit,
+    TrainingContext,
+)
+from rl_training.runtime.sampler import LocalSampler
+from rl_training.runtime.trainer import EVALUATION_COLUMNS, Cadence, Trainer
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run left: where it is and how it ended."""
+
+    run_dir: Path
+    checkpoint_path: Path
+    """The newest checkpoint; the folder for them, if the run was interrupted before its first."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    stop_reason: str | None = None
+    paused: bool = False
+
+
+class Run:
+    """Fills one run folder. `execute` is all there is to call."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: Path,
+        metadata: Metadata,
+        facts: Mapping[str, Any],
+        given: Given,
+        callbacks: Sequence[Callback],
+        console: Console,
+    ) -> None:
+        """`facts` are what every manifest says of the agent: `agent_facts`."""
+        self.config, self.run_dir, self.metadata, self.facts = config, run_dir, metadata, facts
+        self.given, self.console = given, console
+        self.callbacks = [*config_callbacks(config), *callbacks]
+        self.restarts = 0
+        self.files: MetricFiles | None = None
+
+    def execute(self, parts: Parts, stepper: VectorStepper, checkpoint: Checkpoint | None) -> TrainResult:
+        """Train to the end; whatever happens, the folder says how it ended.
+
+        `parts` are new, with the replay data of the checkpoint in them. After a failing environment everything is made
+        anew from the last checkpoint, as often as `max_restarts` allows.
+        """
+        while True:
+            try:
+                with self._equipped(parts, stepper) as interrupts:
+                    try:
+                        start = self._begin(checkpoint, interrupts)
+                    except PauseTraining as pause:
+                        result = self._paused_at_once(str(pause), checkpoint)
+                    else:
+                        result = self._finished(self.trainer.fit(start))
+                if interrupts.received is not None and result.paused:
+                    steps = int(result.metrics["global_step"])
+                    raise Interrupted(interrupts.received, self.run_dir, steps, self.snapshots.last)
+                return result
+            except EnvironmentFault as fault:
+                if self.restarts == self.config.max_restarts:
+                    raise
+                self._count_restart(fault)
+            spec = stepper.spec
+            # what failed may hold much memory, and its successor is about to take as much
+            del parts, self.parts, self.trainer, self.snapshots
+            if has_checkpoints(self.run_dir):  # otherwise it begins as it began
+                checkpoint = read_newest(self.run_dir)
+            parts, checkpoint = parts_with_replay(
+                self.config, spec, self.given, checkpoint, own=self._is_own(checkpoint),
+                fall_back_in=self.run_dir,
+            )  # fmt: skip
+            stepper = training_stepper(self.config, self.given.factory)
+
+    def _count_restart(self, fault: EnvironmentFault) -> None:
+        self.restarts += 1
+        warnings.warn(f"{fault}; restart {self.restarts} of {self.config.max_restarts}", stacklevel=3)
+        self.metadata.restarted(str(fault))
+
+    @contextlib.contextmanager
+    def _equipped(self, parts: Parts, stepper: VectorStepper) -> Iterator[Interrupts]:
+        """Make what one attempt needs besides its parts; afterwards close it, and record a fault."""
+        config = self.config
+        self.parts, self.stepper = parts, stepper
+        self.snapshots = Snapshots(config, self.run_dir / "checkpoints", parts, stepper, self.facts)
+        self.files = None
+        with contextlib.ExitStack() as open_things:
+            open_things.callback(stepper.close)
+            self.evaluation_envs = evaluation_stepper(config, config.num_eval_episodes, self.given.factory)
+            open_things.callback(self.evaluation_envs.close)
+            interrupts = open_things.enter_context(Interrupts(config.max_time))
+            self.trainer = self._trainer(interrupts)
+            open_things.callback(self._close_files)
+            open_things.callback(self.console.close)
+            open_things.enter_context(callers_generators_kept())
+            try:
+                yield interrupts
+            except BaseException as error:
+                told = self._failed(error)
+                if told is error:
+                    raise
+                raise told from error
+
+    def _close_files(self) -> None:
+        if self.files is not None:
+            self.files.close()
+
+    def _trainer(self, interrupts: Interrupts) -> Trainer:
+        config, actor = self.config, self.parts.actor
+
+        def evaluate() -> Evaluation:
+            self.evaluation_envs.take_statistics(self.stepper)
+            before = global_generators()
+            try:
+                return interrupts.interruptible(
+                    lambda: evaluate_policy(
+                        config, self.evaluation_envs, actor.policy, config.num_eval_episodes
+                    )
+                )
+            except PauseTraining:
+                set_global_generators(before)  # it will be made anew, by an environment that may use them
+                raise
+
+        log = EvaluationLog(self.run_dir / "evaluations.jsonl")
+        return Trainer(
+            LocalSampler(self.stepper, actor.explorer, self.parts.source),
+            self.parts.source,
+            self.parts.learner,
+            cadence=Cadence(
+                config.log_every_timesteps, config.eval_every_timesteps, config.checkpoint_every_timesteps
+            ),
+            logger=self,
+            evaluate=evaluate,
+            save_checkpoint=self.save,
+            callbacks=[*self.callbacks, log, self.console, interrupts],
+        )
+
+    def _begin(self, checkpoint: Checkpoint | None, interrupts: Interrupts) -> Progress:
+        """Bring everything to the state of the checkpoint, or to the start; return the progress made so far."""
+        own = checkpoint if self._is_own(checkpoint) else None
+        if own is None:
+            self.metadata.write()
+        # touches no file of a run that goes on, so a checkpoint that does not fit does no harm
+        interrupts.interruptible(lambda: self._bring_back(checkpoint))
+        start = Progress(total_timesteps=self.config.total_timesteps)
+        if checkpoint is not None:
+            done = checkpoint.progress
+            start = start.advanced(timesteps=done.timesteps, updates=done.updates)
+        with self._writable():
+            if own is not None:
+                self.snapshots.go_on_after(own)
+            positions = own.facts["log_positions"] if own is not None else {}
+            self.files = MetricFiles(self.run_dir, self.config, positions)
+        if own is None:  # so that a run can be resumed from its first instant
+            self.save(start, evaluation=None, best=False)
+        with self._writable():  # after the checkpoint that has it, so that neither can say more
+            write_text(self.run_dir / "config.yaml", self.config.to_yaml())
+            self.metadata.write()
+            forget_traceback(self.run_dir)
+        self._tell_callbacks(start)
+        self.console.start(start)
+        return start
+
+    def _is_own(self, checkpoint: Checkpoint | None) -> bool:
+        return checkpoint is not None and checkpoint.path.parent == self.run_dir / "checkpoints"
+
+    def _bring_back(self, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is None:
+            seed_global_generators(self.config.seed)
+            self.stepper.reset()
+            return
+        own, state = self._is_own(checkpoint), checkpoint.state
+        with restoring(checkpoint.path):
+            lost = self.snapshots.restore(checkpoint, own=own)
+            if "trainer" in state:  # not saved by hand
+                if own:
+                    self.trainer.load_state_dict(state["trainer"], lost=lost)
+                    self.trainer.last_evaluation = checkpoint.facts["evaluation"]
+                set_global_generators(state["generators"])
+
+    def _tell_callbacks(self, start: Progress) -> None:
+        learner, stepper, trainer = self.parts.learner, self.stepper, self.trainer
+        agent = Agent(
+            self.config,
+            stepper.spec,
+            self.parts.actor.policy,
+            state=lambda: checked_state(learner, "the agent was not saved") | {"envs": stepper.state_dict()},
+            progress=lambda: trainer.progress,
+            given=self.given,
+        )
+        trainer.begin(TrainingContext(agent, self.run_dir, self.config, start, trainer.log))
+
+    @contextlib.contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            culprit = error.filename2 or error.filename or self.run_dir
+            raise UserError(f"{culprit} cannot be written: {error.strerror}") from error
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        """Write one row, with what checkpoints have cost so far, to the metric files and the console."""
+        assert self.files is not None
+        self.files.log(metrics | self.snapshots.cost, timesteps)
+        self.console.log(metrics, timesteps)
+
+    def save(self, progress: Progress, *, evaluation: dict[str, Any] | None, best: bool) -> None:
+        """Write everything down, after the rows that belong to it."""
+        assert self.files is not None
+        self.snapshots.save(
+            progress,
+            trainer=self.trainer.state_dict(),
+            log_positions=self.files.positions,
+            evaluation=evaluation,
+            best=best,
+        )
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """Record the end in the metadata, and add to the message where the last good state is."""
+        if isinstance(error, UserError) and self.files is None:  # it does not fit: nothing was touched
+            return error
+        interrupted = isinstance(error, KeyboardInterrupt)
+        if not interrupted:
+            write_traceback(self.run_dir, error)
+        with contextlib.suppress(OSError):  # a full disk: the error itself is worth more than its record
+            ending = "interrupted" if interrupted else "failed"
+            self.metadata.finish(ending, error=str(error) or type(error).__name__)
+        last = self.snapshots.last
+        kept = f"last good checkpoint: {last}" if last else "no checkpoint was written"
+        if not isinstance(error, RunFault) and not interrupted:
+            error.add_note(kept)
+            return error
+        if isinstance(error, RunFault):
+            return type(error)(f"{error} ({kept})")
+        return KeyboardInterrupt(f"{str(error) or 'interrupted'} ({kept})")
+
+    def _paused_at_once(self, reason: str, checkpoint: Checkpoint | None) -> TrainResult:
+        """Record a pause before the first step: what is on disk is where the run will go on."""
+        own = checkpoint if self._is_own(checkpoint) else None
+        steps = own.progress.timesteps if own is not None else 0
+        self.snapshots.last = own.path if own is not None else None
+        self.metadata.finish("paused", stop_reason=reason)
+        where = self.snapshots.last or self.snapshots.checkpoints
+        return TrainResult(self.run_dir, where, {"global_step": steps}, reason, paused=True)
+
+    def _finished(self, progress: Progress) -> TrainResult:
+        trainer, config = self.trainer, self.config
+        plot_learning_curve(self.run_dir, f"{config.algo} on {config.env_id}, seed {config.seed}")
+        evaluation = trainer.last_evaluation or {}
+        metrics = {"global_step": progress.timesteps, "updates": progress.updates} | {
+            f"eval/{name}": evaluation[name] for name in EVALUATION_COLUMNS if evaluation
+        }
+        reason = trainer.pause_reason if trainer.paused else trainer.stop_reason
+        ending = "paused" if trainer.paused else "stopped" if trainer.stop_reason else "finished"
+        self.metadata.finish(ending, stop_reason=reason, metrics=metrics)
+        assert self.snapshots.last is not None
+        return TrainResult(self.run_dir, self.snapshots.last, metrics, reason, trainer.paused)
+
+
+def config_callbacks(config: TrainConfig) -> list[Callback]:
+    """Return the stops that the config asks for."""
+    found: list[Callback] = []
+    if config.stop_at_reward is not None:
+        found.append(StopAtReward(config.stop_at_reward))
+    if config.stop_after_stale_evals is not None:
+        found.append(StopOnPlateau(config.stop_after_stale_evals))
+    if config.max_time is not None:
+        found.append(TimeLimit(config.max_time))
+    return found

@@ -1,0 +1,95 @@
+"""Tensors on disk in the safetensors format: written without a copy, read once and distrustfully.
+
+The layout: 8 bytes with the length of a JSON header, the header, which gives type, shape and place of each tensor, and
+the numbers themselves, one tensor after the other.
+"""
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_from
+from torch import Tensor
+
+from rl_training.core.errors import UserError
+from rl_training.experiment.files import replacing
+
+MAX_HEADER_BYTES = 16 << 20
+NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
+    """Replace `path` by the tensors in one step; return its size and its hash.
+
+    A tensor that lies in main memory in one piece, as parameters and rows do, is written from where it lies.
+    """
+    size, digest = 0, hashlib.sha256()
+    with replacing(path) as file:
+        for piece in _pieces(tensors):
+            digest.update(piece)
+            file.write(piece)
+            size += len(piece)
+    return size, digest.hexdigest()
+
+
+def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """Yield the parts of the file in their order."""
+    # large numbers first, so that each begins at a multiple of its size
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header, place = {}, 0
+    for name in order:
+        tensor = tensors[name]
+        end = place + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [place, end],
+        }
+        place = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield struct.pack("<Q", len(text)) + text
+    for name in order:
+        whole = tensors[name].detach().to("cpu").contiguous()
+        # torch calls one number contiguous whatever its stride, but would not show its bytes
+        flat = whole.as_strided((whole.numel(),), (1,))
+        yield flat.view(torch.uint8).numpy().data
+
+
+def read_tensors(path: Path, size: int, sha256: str) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file whose size and hash are known. Nothing in it can run code.
+
+    Size, hash and header are checked before a tensor is made, so memory is bounded by the file on disk.
+    """
+    try:
+        if path.is_symlink():
+            raise UserError(f"{path} is a link; a checkpoint holds plain files")
+        found = path.stat().st_size
+        if found != size:
+            raise UserError(f"{path} has {found} bytes instead of {size}: it is damaged")
+        with path.open("rb") as file:
+            content = file.read(size)
+        if len(content) < 8 or struct.unpack_from("<Q", content)[0] > min(MAX_HEADER_BYTES, found - 8):
+            raise UserError(f"{path} is not a safetensors file: its header is too large")
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise UserError(f"{path} is damaged: its hash differs from the manifest's")
+        return tensors_from(content)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (SafetensorError, KeyError) as error:  # a type that torch does not have
+        raise UserError(f"{path} is not a safetensors file: {error}") from error
