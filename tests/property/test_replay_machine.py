@@ -71,6 +71,8 @@ class ReplayMachine(RuleBasedStateMachine):
         """All transitions ever finished, by their number."""
         self.priorities: dict[int, float] = {}
         self.largest_priority = 1.0
+        self.oldest_frame = 0
+        """None before it was handed on from buffer to buffer."""
         self.lives = [Life(self.first_seen()) for _ in range(num_envs)]
 
     def new_buffer(self, num_envs: int) -> ReplayBuffer:
@@ -226,6 +228,8 @@ class ReplayMachine(RuleBasedStateMachine):
         old.rows[...] = np.zeros((), old.dtype)  # nothing of it is shared
         new.load_state_dict(state)
         self.buffer = new
+        if old.frames is not None:
+            self.oldest_frame = max(self.oldest_frame, old.frames.first_alive)
         if len(self.lives) != new.num_envs:
             self.lives = [Life(self.first_seen()) for _ in range(new.num_envs)]
 
@@ -242,8 +246,9 @@ class ReplayMachine(RuleBasedStateMachine):
         newest = range(max(buffer.total_rows - buffer.capacity, 0), buffer.total_rows)
         if frames is None:
             return list(newest)
-        oldest_frames = buffer.read_rows(newest.start, newest.stop)["obs"].amin(-1).tolist()
-        return [n for n, frame in zip(newest, oldest_frames, strict=True) if frame >= frames.first_alive]
+        oldest = max(frames.first_alive, self.oldest_frame)
+        needed = buffer.read_rows(newest.start, newest.stop)["obs"].amin(-1).tolist()
+        return [number for number, frame in zip(newest, needed, strict=True) if frame >= oldest]
 
     @invariant()
     def every_draw_is_a_transition_that_happened(self) -> None:
