@@ -1,6 +1,7 @@
 """Shared by the folders that train: a small config, the command line in this process, and where tiny envs live."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -48,6 +49,30 @@ def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_runs() -> Iterator[Callable[..., bytes]]:
+    """Half of a tiny run's time is its picture and waiting for the disk; few tests look at either.
+
+    The picture is drawn where a test asks for `real_curves`, and in every process of its own. Waiting for the disk is
+    left out everywhere but there: no test pulls the plug. The fixture is what draws.
+    """
+    from rl_training.experiment import curves
+
+    drawing = curves._draw
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves, "_draw", lambda rows, evaluations, title: b"no picture")
+        patch.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)
+        yield drawing
+
+
+@pytest.fixture
+def real_curves(quick_runs: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the learning curve for real."""
+    from rl_training.experiment import curves
+
+    monkeypatch.setattr(curves, "_draw", quick_runs)
 
 
 @pytest.fixture

@@ -52,6 +52,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.usefixtures("real_curves")
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_row_of_metrics_costs_this_row_only(paused, case):
     damage(paused / "metrics.jsonl", 2, DAMAGE[case])
@@ -64,6 +65,7 @@ def test_a_damaged_row_of_metrics_costs_this_row_only(paused, case):
     assert (paused / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("real_curves")
 @pytest.mark.parametrize(
     "line",
     [b"{}", b'{"timesteps": 64, "mean_reward": 1, "returns": [null]}', b'{"timesteps": "64"}', b"\xff"],
@@ -93,6 +95,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_fail_the_run(tiny, monkeypatch,
     assert json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))["status"] == "finished"
 
 
+@pytest.mark.usefixtures("real_curves")
 def test_a_style_in_the_working_folder_is_not_obeyed(tiny, tmp_path, monkeypatch):
     """`text.usetex` would start another program with what the file says."""
     import matplotlib

@@ -787,6 +787,7 @@ RECORDS = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("real_curves")
 @pytest.mark.parametrize(
     ("name", "number"),
     [(name, number) for name, contents in RECORDS.items() for number in range(len(contents))],
