@@ -98,24 +98,10 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Callable[..., Any]:
     """Return a config that trains in a tenth of a second; keywords override settings of either level."""
-    from rl_training.algorithms.ppo import PPOConfig
-    from rl_training.config import TrainConfig
+    from support.configs import tiny_config
 
-    def build(**overrides: Any) -> TrainConfig:
-        config = TrainConfig(
-            algo="ppo",
-            env_id="tiny_envs:Clockwork-v0",
-            seed=1,
-            output_dir=str(tmp_path / "runs"),
-            total_timesteps=64,
-            num_envs=2,
-            eval_every_timesteps=0,
-            num_eval_episodes=2,
-            checkpoint_every_timesteps=0,
-            log_every_timesteps=32,
-            algorithm=PPOConfig(num_steps=16, batch_size=16, update_epochs=2, hidden_sizes=(8,)),
-        )
-        return config.with_overrides(**overrides)
+    def build(algo: str = "ppo", **overrides: Any) -> Any:
+        return tiny_config(algo, tmp_path / "runs", **overrides)
 
     return build
 

@@ -14,23 +14,15 @@ from rl_training.experiment import curves
 from rl_training.experiment.faults import forget_traceback, write_traceback
 from rl_training.experiment.logging import read_rows
 from rl_training.experiment.runs import resume, train
-from rl_training.runtime.callbacks import Callback, PauseTraining
-
-
-class PauseAt(Callback):
-    def __init__(self, timesteps: int) -> None:
-        self.timesteps = timesteps
-
-    def on_collect(self, progress: Any) -> None:
-        if progress.timesteps >= self.timesteps:
-            raise PauseTraining("for this test")
+from rl_training.runtime.callbacks import Callback
+from support.callbacks import StopAtCollect
 
 
 @pytest.fixture
 def paused(tiny) -> Path:
     """A run with rows and evaluations at 32 and 64 steps."""
     config = tiny(total_timesteps=128, eval_every_timesteps=32, num_eval_episodes=1)
-    return train(config, callbacks=[PauseAt(96)]).run_dir
+    return train(config, callbacks=[StopAtCollect(96)]).run_dir
 
 
 def damage(path: Path, number: int, line: bytes) -> None:

@@ -15,7 +15,7 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import Progress
-from rl_training.experiment import checkpointing, session
+from rl_training.experiment import checkpointing
 from rl_training.experiment.checkpointing import point, prune, read_given, recover_aside, write_checkpoint
 from rl_training.experiment.files import refuse_strange_files
 from rl_training.experiment.runs import resume, train
@@ -24,13 +24,6 @@ CONFIG = TrainConfig(
     algo="ppo", env_id="CartPole-v1", total_timesteps=10**9, algorithm=PPOConfig(hidden_sizes=(50,))
 )
 FACTS = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without waiting for the disk, checkpoints come as fast as they can."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(session, "plot_learning_curve", lambda *_: None)
 
 
 def write(checkpoints: Path, step: int) -> None:
