@@ -36,6 +36,7 @@ chaos: $(VENV)/.installed-dev
 
 parity: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
+	PYTHONPATH=tests $(BIN)/python tests/parity/peer_batches.py
 	$(BIN)/python scripts/parity.py
 
 traces: $(VENV)/.installed-dev

@@ -1,6 +1,7 @@
 """Shared by the folders that train: a small config, the command line in this process, and where tiny envs live."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -50,6 +51,31 @@ def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def quick_runs() -> Iterator[Callable[..., bytes]]:
+    """Most of a tiny run's time is its picture, waiting for the disk and asking for versions; few tests look at these.
+
+    The picture is drawn where a test asks for `real_curves`, and in every process of its own. Waiting for the disk is
+    left out everywhere but there: no test pulls the plug. Versions are asked for once. The fixture is what draws.
+    """
+    from rl_training.experiment import curves, metadata
+
+    drawing, versions = curves._draw, metadata.versions()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves, "_draw", lambda rows, evaluations, title: b"no picture")
+        patch.setattr(metadata, "versions", versions.copy)
+        patch.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)
+        yield drawing
+
+
+@pytest.fixture
+def real_curves(quick_runs: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw the learning curve for real."""
+    from rl_training.experiment import curves
+
+    monkeypatch.setattr(curves, "_draw", quick_runs)
+
+
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Call the command line in this process; an argument parser's exit counts as the exit code."""
@@ -73,24 +99,10 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Callable[..., Any]:
     """Return a config that trains in a tenth of a second; keywords override settings of either level."""
-    from rl_training.algorithms.ppo import PPOConfig
-    from rl_training.config import TrainConfig
+    from support.configs import tiny_config
 
-    def build(**overrides: Any) -> TrainConfig:
-        config = TrainConfig(
-            algo="ppo",
-            env_id="tiny_envs:Clockwork-v0",
-            seed=1,
-            output_dir=str(tmp_path / "runs"),
-            total_timesteps=64,
-            num_envs=2,
-            eval_every_timesteps=0,
-            num_eval_episodes=2,
-            checkpoint_every_timesteps=0,
-            log_every_timesteps=32,
-            algorithm=PPOConfig(num_steps=16, batch_size=16, update_epochs=2, hidden_sizes=(8,)),
-        )
-        return config.with_overrides(**overrides)
+    def build(algo: str = "ppo", **overrides: Any) -> Any:
+        return tiny_config(algo, tmp_path / "runs", **overrides)
 
     return build
 

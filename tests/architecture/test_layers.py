@@ -162,14 +162,10 @@ def test_the_walk_sees_the_package():
     assert {layer_of(file) for file in files} <= set(ALLOWED)
 
 
-@pytest.mark.parametrize("relative", source_files())
-def test_no_layer_imports_upwards(relative):
-    assert layer_violations((SOURCE / relative).read_text(encoding="utf-8"), relative) == []
-
-
-@pytest.mark.parametrize("relative", source_files())
-def test_no_forbidden_call(relative):
-    assert forbidden_calls((SOURCE / relative).read_text(encoding="utf-8"), relative) == []
+@pytest.mark.parametrize("offenders", [layer_violations, forbidden_calls])
+def test_no_file_breaks_a_rule(offenders):
+    files = {relative: (SOURCE / relative).read_text(encoding="utf-8") for relative in source_files()}
+    assert [found for relative, source in files.items() for found in offenders(source, relative)] == []
 
 
 def test_declared_exceptions_are_used():

@@ -1,5 +1,6 @@
 """A short version of `make chaos`: real SIGKILLs, real resumes, byte-for-byte comparison."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -137,13 +138,13 @@ class FailingFinish:
         raise RuntimeError("a run ended with 1: broken")
 
 
-def test_the_comparison_notices_differences(chaos: ModuleType, tmp_path: Path) -> None:
+def test_the_comparison_notices_differences(
+    chaos: ModuleType, tmp_path: Path, cli: Callable[..., Any]
+) -> None:
     """The judge of the other tests is judged: another seed must differ in everything it looks at."""
     flags = [*chaos.PPO, "--env-id", "CartPole-v1", "--total-timesteps", "1024", "--quiet"]
-    runs = [
-        chaos.finish(chaos.launch(["train", *flags, "--seed", seed, "--output-dir", str(tmp_path)]))
-        for seed in ("1", "2")
-    ]
+    outcomes = [cli("train", *flags, "--seed", seed, "--output-dir", tmp_path) for seed in (1, 2)]
+    runs = [Path(outcome.out.strip()) for outcome in outcomes]
     found = {difference.rpartition(": ")[2].rpartition("/")[2] for difference in chaos.compare(*runs)}
     assert found == {
         "envs.safetensors",

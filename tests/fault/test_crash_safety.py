@@ -34,7 +34,7 @@ from rl_training.experiment.checkpointing import manifest_hash
 from rl_training.experiment.locking import RunLock
 from rl_training.experiment.logging import WALL_CLOCK
 from rl_training.experiment.runs import resume, train
-from rl_training.runtime.callbacks import Callback, PauseTraining
+from support.callbacks import StopAtCollect
 
 pytestmark = pytest.mark.filterwarnings(
     "always::UserWarning"
@@ -97,15 +97,6 @@ def config_for(output_dir: Path, **overrides: Any) -> TrainConfig:
     return config.with_overrides(**overrides)
 
 
-class PauseAt(Callback):
-    def __init__(self, timesteps: int) -> None:
-        self.timesteps = timesteps
-
-    def on_collect(self, progress):
-        if progress.timesteps >= self.timesteps:
-            raise PauseTraining("for this test")
-
-
 def leftovers(run_dir: Path) -> dict[str, Any]:
     """What must be the same however often a run was interrupted: every tensor, and every row but its times."""
     folder = run_dir / "checkpoints" / (run_dir / "checkpoints" / "last").read_text(encoding="utf-8").strip()
@@ -128,7 +119,7 @@ def whole(tmp_path_factory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory) -> Path:
     """A run that paused at 96 of 160 steps, with checkpoints at 32, 64 and 96."""
-    return train(config_for(tmp_path_factory.mktemp("pristine")), callbacks=[PauseAt(PAUSED)]).run_dir
+    return train(config_for(tmp_path_factory.mktemp("pristine")), callbacks=[StopAtCollect(PAUSED)]).run_dir
 
 
 @pytest.fixture
@@ -626,7 +617,7 @@ def test_a_finished_run(cli, paused):
 
 
 def test_an_environment_that_is_not_a_function_of_its_seed(cli, tmp_path):
-    run_dir = train(config_for(tmp_path, env_id="Moody-v0"), callbacks=[PauseAt(PAUSED)]).run_dir
+    run_dir = train(config_for(tmp_path, env_id="Moody-v0"), callbacks=[StopAtCollect(PAUSED)]).run_dir
     outcome, fault = cli("resume", run_dir, "--quiet"), OTHERS["moody"]
     assert (shown(outcome.err, run_dir), outcome.code) == (fault.seen, fault.code)
 

@@ -19,15 +19,9 @@ from rl_training.core.spaces import space_text
 from rl_training.experiment.checkpointing import manifest_hash
 from rl_training.experiment.logging import WALL_CLOCK
 from rl_training.experiment.runs import resume, train
-from rl_training.runtime.callbacks import Callback, PauseTraining
+from support.callbacks import StopAtCollect
 
 shows_warnings = pytest.mark.filterwarnings("always::UserWarning")  # as a terminal does
-
-
-class PauseAt64(Callback):
-    def on_collect(self, progress):
-        if progress.timesteps >= 64:
-            raise PauseTraining("for the tests")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +38,7 @@ def whole_and_paused(tmp_path_factory):
             num_steps=16, batch_size=16, update_epochs=1, hidden_sizes=(8,), learning_rate=1e-2
         ),
     )  # fmt: skip
-    return train(config).run_dir, train(config, callbacks=[PauseAt64()]).run_dir
+    return train(config).run_dir, train(config, callbacks=[StopAtCollect(64)]).run_dir
 
 
 @pytest.fixture
@@ -382,7 +376,7 @@ def test_a_run_does_not_go_on_in_an_environment_of_other_spaces(tiny, rows, name
     run_dir = train(
         tiny(env_id="AnySpaces", total_timesteps=128),
         factory=lambda: AnySpaces(BOX, spaces.Discrete(2)),
-        callbacks=[PauseAt64()],
+        callbacks=[StopAtCollect(64)],
     ).run_dir
     kept = content(run_dir / "checkpoints")
     with pytest.raises(UserError, match=r"was trained with .*_space .*, but environment 'AnySpaces' now has"):

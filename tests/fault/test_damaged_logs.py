@@ -14,23 +14,15 @@ from rl_training.experiment import curves
 from rl_training.experiment.faults import forget_traceback, write_traceback
 from rl_training.experiment.logging import read_rows
 from rl_training.experiment.runs import resume, train
-from rl_training.runtime.callbacks import Callback, PauseTraining
-
-
-class PauseAt(Callback):
-    def __init__(self, timesteps: int) -> None:
-        self.timesteps = timesteps
-
-    def on_collect(self, progress: Any) -> None:
-        if progress.timesteps >= self.timesteps:
-            raise PauseTraining("for this test")
+from rl_training.runtime.callbacks import Callback
+from support.callbacks import StopAtCollect
 
 
 @pytest.fixture
 def paused(tiny) -> Path:
     """A run with rows and evaluations at 32 and 64 steps."""
     config = tiny(total_timesteps=128, eval_every_timesteps=32, num_eval_episodes=1)
-    return train(config, callbacks=[PauseAt(96)]).run_dir
+    return train(config, callbacks=[StopAtCollect(96)]).run_dir
 
 
 def damage(path: Path, number: int, line: bytes) -> None:
@@ -52,6 +44,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.usefixtures("real_curves")
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_row_of_metrics_costs_this_row_only(paused, case):
     damage(paused / "metrics.jsonl", 2, DAMAGE[case])
@@ -64,6 +57,7 @@ def test_a_damaged_row_of_metrics_costs_this_row_only(paused, case):
     assert (paused / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("real_curves")
 @pytest.mark.parametrize(
     "line",
     [b"{}", b'{"timesteps": 64, "mean_reward": 1, "returns": [null]}', b'{"timesteps": "64"}', b"\xff"],
@@ -93,6 +87,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_fail_the_run(tiny, monkeypatch,
     assert json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))["status"] == "finished"
 
 
+@pytest.mark.usefixtures("real_curves")
 def test_a_style_in_the_working_folder_is_not_obeyed(tiny, tmp_path, monkeypatch):
     """`text.usetex` would start another program with what the file says."""
     import matplotlib

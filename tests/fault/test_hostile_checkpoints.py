@@ -29,15 +29,14 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 import rl_training
-from rl_training.algorithms.ppo import PPOConfig
 from rl_training.cli import load_config
-from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpointing import manifest_hash, read_checkpoint
 from rl_training.experiment.runs import resume, train
 from rl_training.experiment.video import record_video
-from rl_training.runtime.callbacks import Callback, PauseTraining
 from rl_training.runtime.trainer import Trainer
+from support.callbacks import StopAtCollect
+from support.configs import tiny_config
 
 pytestmark = pytest.mark.filterwarnings(
     "always::UserWarning"
@@ -45,22 +44,14 @@ pytestmark = pytest.mark.filterwarnings(
 STEP = "step_64"
 
 
-class PauseAt64(Callback):
-    def on_collect(self, progress):
-        if progress.timesteps >= 64:
-            raise PauseTraining("for this test")
-
-
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory) -> Path:
     """A real run that paused at 64 of 96 steps, with one checkpoint: damage cannot be passed over."""
-    config = TrainConfig(
-        algo="ppo", env_id="tiny_envs:Lottery-v0", seed=1, output_dir=str(tmp_path_factory.mktemp("pristine")),
-        total_timesteps=96, num_envs=2, eval_every_timesteps=0, num_eval_episodes=1, keep_checkpoints=1,
-        log_every_timesteps=32,
-        algorithm=PPOConfig(num_steps=16, batch_size=16, update_epochs=1, hidden_sizes=(8,)),
+    config = tiny_config(
+        "ppo", tmp_path_factory.mktemp("pristine"), env_id="tiny_envs:Lottery-v0", total_timesteps=96,
+        num_eval_episodes=1, keep_checkpoints=1, update_epochs=1,
     )  # fmt: skip
-    run_dir = train(config, callbacks=[PauseAt64()]).run_dir
+    run_dir = train(config, callbacks=[StopAtCollect(64)]).run_dir
     (run_dir / "checkpoints" / "best").write_text(f"{STEP}\n", encoding="utf-8")
     (run_dir / ".lock").unlink(missing_ok=True)
     return run_dir
@@ -798,6 +789,7 @@ RECORDS = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("real_curves")
 @pytest.mark.parametrize(
     ("name", "number"),
     [(name, number) for name, contents in RECORDS.items() for number in range(len(contents))],

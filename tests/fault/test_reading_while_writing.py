@@ -15,7 +15,7 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import Progress
-from rl_training.experiment import checkpoint_folders, run
+from rl_training.experiment import checkpoint_folders
 from rl_training.experiment.checkpoint_folders import point, prune, read_given, recover_aside
 from rl_training.experiment.checkpointing import write_checkpoint
 from rl_training.experiment.files import refuse_strange_files
@@ -25,13 +25,6 @@ CONFIG = TrainConfig(
     algo="ppo", env_id="CartPole-v1", total_timesteps=10**9, algorithm=PPOConfig(hidden_sizes=(50,))
 )
 FACTS = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without waiting for the disk, checkpoints come as fast as they can."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
 
 
 def write(checkpoints: Path, step: int) -> None:

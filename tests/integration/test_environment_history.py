@@ -12,20 +12,10 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from tiny_envs import Lottery
 
 from rl_training.config import load_config
-from rl_training.experiment import run
 from rl_training.experiment.console import Console
 from rl_training.experiment.loading import load_agent
 from rl_training.experiment.runs import resume, train
-from rl_training.runtime.callbacks import Callback, PauseTraining
-
-
-class StopAt(Callback):
-    def __init__(self, timesteps: int) -> None:
-        self.timesteps = timesteps
-
-    def on_update(self, progress, result):
-        if progress.timesteps >= self.timesteps:
-            raise PauseTraining("stopped here")
+from support.callbacks import StopAtUpdate
 
 
 class Notes(Console):
@@ -34,12 +24,6 @@ class Notes(Console):
 
     def notice(self, text: str) -> None:
         self.told.append(text)
-
-
-@pytest.fixture(autouse=True)
-def no_curve(monkeypatch):
-    """Drawing takes longer than these runs."""
-    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
 
 
 def tensors(checkpoint: Path) -> dict[str, bytes]:
@@ -66,7 +50,7 @@ def staggered(tiny, **changes):
 def assert_resume_is_exact(config, at: int, factory=None) -> Path:
     """The last checkpoint, the environments' hashes and all evaluations are those of an uninterrupted run."""
     whole = train(config, factory=factory)
-    paused = train(config, factory=factory, callbacks=[StopAt(at)])
+    paused = train(config, factory=factory, callbacks=[StopAtUpdate(at)])
     assert paused.paused
     assert max(envs(paused.checkpoint_path)["lengths"]) > 0, (
         "no episode was unfinished: nothing would be replayed"
@@ -106,7 +90,7 @@ def test_what_is_left_from_the_episode_before_does_not_survive_a_reset(tiny, bac
 def test_without_building_anew_the_difference_is_noticed(tiny):
     """The control of the test above."""
     config = staggered(tiny, rebuild_envs="off")
-    paused = train(config, factory=Drifting, callbacks=[StopAt(110)])
+    paused = train(config, factory=Drifting, callbacks=[StopAtUpdate(110)])
     with pytest.warns(UserWarning, match="are not deterministic"):
         resume(paused.run_dir, factory=Drifting)
 
@@ -195,6 +179,6 @@ def test_a_curriculum_that_shows_in_the_rewards_is_noticed_on_resume(tiny):
     def make():
         return Curriculum(Lottery())
 
-    paused = train(staggered(tiny), factory=make, callbacks=[StopAt(110)])
+    paused = train(staggered(tiny), factory=make, callbacks=[StopAtUpdate(110)])
     with pytest.warns(UserWarning, match="paid other rewards when their actions were replayed"):
         resume(paused.run_dir, factory=make)

@@ -14,10 +14,9 @@ from rl_training.algorithms.sac import SACConfig
 from rl_training.algorithms.td3 import TD3Config
 from rl_training.config import TrainConfig
 from rl_training.core.seeding import set_generator_state
-from rl_training.experiment import run
 from rl_training.experiment.runs import resume, train
 from rl_training.policies.noise import OrnsteinUhlenbeckNoise
-from rl_training.runtime.callbacks import Callback, PauseTraining
+from support.callbacks import StopAtUpdate
 
 GAMMA = 0.9
 
@@ -41,23 +40,6 @@ class Nameless(gymnasium.Env):
         return np.array([self.episode, self.time / 300], np.float32)
 
 
-class Pause(Callback):
-    """Pauses after the first update at or after so many timesteps."""
-
-    def __init__(self, timesteps: int) -> None:
-        self.timesteps = timesteps
-
-    def on_update(self, progress, result):
-        if progress.timesteps >= self.timesteps:
-            raise PauseTraining("here")
-
-
-@pytest.fixture(autouse=True)
-def no_curve(monkeypatch):
-    """Drawing takes longer than these runs."""
-    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
-
-
 ON_POLICY = PPOConfig(num_steps=8, batch_size=16, update_epochs=1, hidden_sizes=(8,), gamma=GAMMA)
 REPLAY = {"batch_size": 8, "learning_starts": 0, "buffer_size": 200, "hidden_sizes": (8,), "gamma": GAMMA}
 
@@ -68,10 +50,10 @@ def lost(tmp_path: Path, algo: str, settings, before: int, after: int, **changes
         algo=algo, env_id="Nameless", num_envs=2, output_dir=str(tmp_path), total_timesteps=1000,
         eval_every_timesteps=0, checkpoint_every_timesteps=0, num_eval_episodes=1, algorithm=settings, **changes,
     )  # fmt: skip
-    first = train(config, factory=Nameless, callbacks=[Pause(before)])
+    first = train(config, factory=Nameless, callbacks=[StopAtUpdate(before)])
     assert first.metrics["global_step"] == before
     with pytest.warns(UserWarning, match=r"environments \[0, 1\] are not deterministic"):
-        second = resume(first.run_dir, factory=Nameless, callbacks=[Pause(before + after)])
+        second = resume(first.run_dir, factory=Nameless, callbacks=[StopAtUpdate(before + after)])
     assert second.metrics["global_step"] == before + after
     return first.checkpoint_path, second.checkpoint_path
 

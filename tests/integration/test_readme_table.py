@@ -10,10 +10,10 @@ import pytest
 from gymnasium import spaces
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.envs import probe
 from rl_training.experiment import runs
+from support.configs import CONTINUOUS, tiny_config
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 ROWS = [
@@ -63,17 +63,7 @@ def random_env(observation_space: Any, action_space: Any) -> Any:
 
 
 def train(algo: str, env: Any, folder: Path, **overrides: Any) -> Any:
-    on_policy = algo in ("ppo", "a2c")
-    small: dict[str, Any] = {"num_steps": 8} if on_policy else {"buffer_size": 100, "learning_starts": 16}
-    config = TrainConfig(
-        algo=algo,
-        env_id="Random-v0",
-        output_dir=str(folder),
-        total_timesteps=64,
-        num_envs=2,
-        num_eval_episodes=1,
-        eval_every_timesteps=0,
-    ).with_overrides(hidden_sizes=(8,), **small | ({} if algo == "a2c" else {"batch_size": 8}) | overrides)
+    config = tiny_config(algo, folder, **{"env_id": "Random-v0", "num_eval_episodes": 1} | overrides)
     return runs.train(config, factory=env)
 
 
@@ -117,7 +107,7 @@ def test_observation_spaces(algo: str, row: str, tmp_path: Path) -> None:
 def test_normalisation_and_backends(algo: str, tmp_path: Path) -> None:
     assert TABLE["normalised observations and rewards"][algo] == "yes"
     assert TABLE["several environments, any backend"][algo] == "yes"
-    continuous = algo in ("sac", "td3")
+    continuous = algo in CONTINUOUS
     env_id = "Pendulum-v1" if continuous else "CartPole-v1"
     for backend in ("sync", "async") if continuous else ("sync", "async", "native"):
         run = train(
@@ -144,7 +134,7 @@ def test_switches(algo: str) -> None:
 @pytest.mark.parametrize("algo", NAMES)
 def test_exact_resume(algo: str, tmp_path: Path) -> None:
     assert TABLE["exact resume"][algo] == "yes"
-    env = probe.ContinuousTarget if algo in ("sac", "td3") else probe.ObservationDecides
+    env = probe.ContinuousTarget if algo in CONTINUOUS else probe.ObservationDecides
     whole = train(algo, env, tmp_path / "whole", total_timesteps=128)
     half = train(algo, env, tmp_path / "half", total_timesteps=64)
     resumed = runs.resume(half.run_dir, total_timesteps=128, factory=env)

@@ -10,16 +10,9 @@ import pytest
 from tiny_envs import Lottery
 
 from rl_training.core.errors import EnvironmentFault, RunFault
-from rl_training.experiment import run
 from rl_training.experiment.logging import WALL_CLOCK
 from rl_training.experiment.runs import train
 from rl_training.runtime.callbacks import Callback
-
-
-@pytest.fixture(autouse=True)
-def no_curve(monkeypatch):
-    """Drawing takes longer than these runs."""
-    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
 
 
 class Flaky(Lottery):

@@ -20,37 +20,20 @@ from tiny_envs import AnySpaces, Lottery
 import rl_training
 from rl_training.core.errors import UserError
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment import run
 from rl_training.experiment.logging import WALL_CLOCK
 from rl_training.experiment.runs import resume, train
-from rl_training.runtime.callbacks import Callback, PauseTraining
-
-
-class StopAt(Callback):
-    """Pauses the run, or ends it as a crash would, at so many timesteps."""
-
-    def __init__(self, timesteps: int, error: type[Exception] = PauseTraining) -> None:
-        self.timesteps, self.error = timesteps, error
-
-    def on_update(self, progress, result):
-        if progress.timesteps >= self.timesteps:
-            raise self.error("stopped here")
+from rl_training.runtime.callbacks import Callback
+from support.callbacks import StopAtUpdate
 
 
 class Crash(Exception):
     pass
 
 
-@pytest.fixture(autouse=True)
-def no_curve(monkeypatch):
-    """Drawing takes longer than these runs."""
-    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
-
-
 def crashed(config, timesteps: int) -> Path:
     before = set(Path(config.output_dir).glob("*"))
     with pytest.raises(Crash):
-        train(config, callbacks=[StopAt(timesteps, Crash)])
+        train(config, callbacks=[StopAtUpdate(timesteps, Crash)])
     (run_dir,) = set(Path(config.output_dir).glob("*")) - before
     return run_dir
 
@@ -142,7 +125,7 @@ def test_resumed_equals_uninterrupted_bit_for_bit(tiny, rows, variant, how):
     config, per_rollout = staggered(tiny, **VARIANTS[variant])
     whole = train(config).run_dir
     if how == "paused":
-        run_dir = train(config, callbacks=[StopAt(5 * per_rollout)]).run_dir
+        run_dir = train(config, callbacks=[StopAtUpdate(5 * per_rollout)]).run_dir
         resumed_at = 5 * per_rollout
     else:
         run_dir, resumed_at = crashed(config, 6 * per_rollout), 4 * per_rollout
@@ -160,11 +143,11 @@ def test_a_run_that_is_paused_after_every_rollout_is_the_same_run(tiny, rows):
     """One process per rollout: no part of the state lives in memory alone."""
     config, per_rollout = staggered(tiny, normalize_obs=True, normalize_reward=True)
     whole = train(config).run_dir
-    result = train(config, callbacks=[StopAt(0)])
+    result = train(config, callbacks=[StopAtUpdate(0)])
     for rollout in range(1, 10):
         assert result.paused
         assert result.metrics["global_step"] == rollout * per_rollout
-        result = resume(result.run_dir, callbacks=[StopAt(0)] if rollout < 9 else ())
+        result = resume(result.run_dir, callbacks=[StopAtUpdate(0)] if rollout < 9 else ())
     assert not result.paused
     assert_same_run(result.run_dir, whole, rows)
 
@@ -181,7 +164,7 @@ def test_returns_in_progress_go_on(tiny, rows):
     """In the middle of an episode the scale of rewards depends on the return so far, which must not start anew."""
     config = tiny(env_id="tiny_envs:Still-v0", total_timesteps=960, normalize_reward=True, learning_rate=1e-2)
     whole = train(config).run_dir
-    run_dir = train(config, callbacks=[StopAt(128)]).run_dir
+    run_dir = train(config, callbacks=[StopAtUpdate(128)]).run_dir
     unfinished = manifest(run_dir / "checkpoints" / "step_128")["state"]["trainer"]["sampler"]
     assert unfinished["lengths"] == [64, 64]
     resume(run_dir)
@@ -202,7 +185,7 @@ def test_the_global_generators_go_on_where_they_were(tiny):
     """Observations come from the seed here, so replaying restores them; what is paid next is luck, but the same."""
     config, per_rollout = staggered(tiny, env_id="Dice")
     whole = train(config, factory=Dice).run_dir
-    run_dir = train(config, factory=Dice, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    run_dir = train(config, factory=Dice, callbacks=[StopAtUpdate(5 * per_rollout)]).run_dir
     random.seed(77)
     np.random.seed(77)
     torch.manual_seed(77)
@@ -223,7 +206,7 @@ class Whim(Lottery):
 
 def test_environments_that_cannot_be_replayed_are_named_and_go_on_afresh(tiny, rows):
     config, per_rollout = staggered(tiny, env_id="Whim")
-    run_dir = train(config, factory=Whim, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    run_dir = train(config, factory=Whim, callbacks=[StopAtUpdate(5 * per_rollout)]).run_dir
     with pytest.warns(UserWarning, match=r"environments \[0, 1\] are not deterministic"):
         result = resume(run_dir, factory=Whim)
     assert result.metrics["global_step"] == 10 * per_rollout
@@ -239,7 +222,7 @@ def test_every_kind_of_observation_comes_back(tiny, space):
         return AnySpaces(OBSERVATIONS[space], ACTIONS["box"], length=7)
 
     whole = train(config, factory=make)
-    run_dir = train(config, factory=make, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    run_dir = train(config, factory=make, callbacks=[StopAtUpdate(5 * per_rollout)]).run_dir
     assert tensors(resume(run_dir, factory=make).checkpoint_path) == tensors(whole.checkpoint_path)
 
 
@@ -263,7 +246,7 @@ def test_every_kind_of_action_is_replayed(tiny, action):
 
     config, per_rollout = staggered(tiny, env_id="Sum", num_envs=3)
     whole = train(config, factory=make)
-    run_dir = train(config, factory=make, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    run_dir = train(config, factory=make, callbacks=[StopAtUpdate(5 * per_rollout)]).run_dir
     assert max(manifest(run_dir / "checkpoints" / f"step_{5 * per_rollout}")["state"]["envs"]["lengths"]) > 0
     assert tensors(resume(run_dir, factory=make).checkpoint_path) == tensors(whole.checkpoint_path)
 
@@ -286,7 +269,7 @@ def test_the_learning_rate_goes_on_where_it_was(tiny, rows):
     config = tiny(
         total_timesteps=256, learning_rate=1.0e-2, learning_rate_schedule="linear", log_every_timesteps=1
     )
-    run_dir = train(config, callbacks=[StopAt(128)]).run_dir
+    run_dir = train(config, callbacks=[StopAtUpdate(128)]).run_dir
     resume(run_dir)
     table = rows(run_dir / "metrics.jsonl")
     assert [row["time/total_timesteps"] for row in table] == list(range(32, 257, 32))
@@ -421,7 +404,7 @@ def test_jobs_that_ran_are_not_repeated_and_the_best_is_remembered(tiny, rows, p
         total_timesteps=256, eval_every_timesteps=96, checkpoint_every_timesteps=96, log_every_timesteps=96,
         learning_rate=1e-9, keep_checkpoints=9,
     )  # fmt: skip
-    run_dir = train(config, callbacks=[StopAt(128)]).run_dir
+    run_dir = train(config, callbacks=[StopAtUpdate(128)]).run_dir
     assert [row["timesteps"] for row in rows(run_dir / "evaluations.jsonl")] == [96]
     resume(run_dir)
     # nothing at 128, where it was paused, nor at 160, which crossed no multiple of 96 since
@@ -446,7 +429,7 @@ def test_a_plateau_goes_on_counting(tiny, rows):
 
 @pytest.mark.parametrize("name", ["", "last", "checkpoints", "checkpoints/last", "checkpoints/step_32"])
 def test_every_way_to_name_a_run(tiny, name):
-    run_dir = train(tiny(), callbacks=[StopAt(32)]).run_dir
+    run_dir = train(tiny(), callbacks=[StopAtUpdate(32)]).run_dir
     assert resume(run_dir / name).metrics["global_step"] == 64
 
 
@@ -454,7 +437,7 @@ def test_a_run_goes_on_from_a_checkpoint_that_is_named(tiny, rows):
     """What came after it is made anew, and is the same."""
     config, per_rollout = staggered(tiny)
     whole = train(config).run_dir
-    run_dir = train(config, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    run_dir = train(config, callbacks=[StopAtUpdate(5 * per_rollout)]).run_dir
     resume(run_dir / "checkpoints" / f"step_{2 * per_rollout}")
     assert_same_run(run_dir, whole, rows)
     data = json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))
@@ -468,7 +451,7 @@ def late_best(tiny, rows, pointed) -> Path:
         total_timesteps=320, checkpoint_every_timesteps=32, eval_every_timesteps=32, log_every_timesteps=32,
         keep_checkpoints=99, learning_rate=5e-2, num_eval_episodes=1, seed=3,
     )  # fmt: skip
-    run_dir = train(config, callbacks=[StopAt(160)]).run_dir
+    run_dir = train(config, callbacks=[StopAtUpdate(160)]).run_dir
     scores = [row["mean_reward"] for row in rows(run_dir / "evaluations.jsonl")]
     assert max(scores[0], scores[1]) < scores[2] == max(scores), (
         "choose other settings: the third must be best"
@@ -498,7 +481,7 @@ def test_going_back_behind_the_best_checkpoint_forgets_it(late_best, pointed, st
 def test_a_best_checkpoint_that_is_gone_is_not_named(late_best, pointed):
     """Going back to where the best one had been another, which was deleted since."""
     shutil.rmtree(late_best / "checkpoints" / "step_32")
-    result = resume(late_best / "checkpoints" / "step_64", callbacks=[StopAt(0)])
+    result = resume(late_best / "checkpoints" / "step_64", callbacks=[StopAtUpdate(0)])
     assert result.metrics["global_step"] == 96
     pointer = late_best / "checkpoints" / "best"
     assert not pointer.exists() or pointed(late_best, "best").is_dir()
@@ -510,7 +493,7 @@ def test_a_checkpoint_that_was_put_aside_for_its_successor_is_found(tiny, rows, 
     config, per_rollout = staggered(tiny)
     whole = train(config).run_dir
     newest = 5 * per_rollout
-    run_dir = train(config, callbacks=[StopAt(newest)]).run_dir
+    run_dir = train(config, callbacks=[StopAtUpdate(newest)]).run_dir
     checkpoints = run_dir / "checkpoints"
     (checkpoints / f"step_{newest}").rename(checkpoints / f".step_{newest}.old")
     assert rl_training.load(run_dir / "last").agent.timesteps == newest
@@ -552,7 +535,7 @@ def test_where_the_environments_live_may_change_between_two_sessions(tiny, rows)
     whole = train(config)
     for before, after in (("sync", "async"), ("async", "sync")):
         other = config.with_overrides(env_backend=before)
-        run_dir = train(other, callbacks=[StopAt(5 * per_rollout)]).run_dir
+        run_dir = train(other, callbacks=[StopAtUpdate(5 * per_rollout)]).run_dir
         new = train(
             config.with_overrides(env_backend=after),
             start_from=run_dir / "checkpoints" / f"step_{5 * per_rollout}",
@@ -581,7 +564,7 @@ def starts(monkeypatch) -> list[np.ndarray]:
 @pytest.mark.parametrize("backend", ["sync", "async"])
 def test_a_resumed_run_goes_on_in_the_middle_of_its_episodes(tiny, starts, backend):
     config, per_rollout = staggered(tiny, env_backend=backend)
-    run_dir = train(config, callbacks=[StopAt(5 * per_rollout)]).run_dir
+    run_dir = train(config, callbacks=[StopAtUpdate(5 * per_rollout)]).run_dir
     seen = last_observations(run_dir / "checkpoints" / f"step_{5 * per_rollout}")
     resume(run_dir)
     first, second = starts
@@ -596,8 +579,8 @@ def last_observations(checkpoint: Path) -> np.ndarray:
 def test_native_environments_go_on_with_episodes_they_have_not_played(tiny, starts, rows):
     """They cannot be brought back; but they must not play the same episodes again after every interruption."""
     config = tiny(env_id="CartPole-v1", env_backend="native", total_timesteps=192)
-    run_dir = train(config, callbacks=[StopAt(64)]).run_dir
-    result = resume(run_dir, callbacks=[StopAt(128)])
+    run_dir = train(config, callbacks=[StopAtUpdate(64)]).run_dir
+    result = resume(run_dir, callbacks=[StopAtUpdate(128)])
     result = resume(result.run_dir)
     assert result.metrics["global_step"] >= 192
     assert len(starts) == 3

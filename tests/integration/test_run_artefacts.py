@@ -43,6 +43,7 @@ def run_dir(config) -> Path:
     return train(config, arguments=["rl-training", "train", "--seed", "1"]).run_dir
 
 
+@pytest.mark.usefixtures("real_curves")
 def test_every_promised_file_is_there(run_dir, pointed):
     for name in (
         "config.yaml", "metadata.json", "metrics.csv", "metrics.jsonl", "evaluations.jsonl", "learning_curve.png",

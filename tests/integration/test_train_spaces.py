@@ -7,7 +7,6 @@ from safetensors.numpy import load_file
 from tiny_envs import AnySpaces
 
 from rl_training.algorithms import PPO
-from rl_training.experiment import run
 from rl_training.trainer import train_ppo
 
 OBSERVATIONS = {
@@ -34,13 +33,6 @@ ACTIONS = {
 }
 
 
-@pytest.fixture
-def no_curve(monkeypatch):
-    """Drawing takes longer than these runs."""
-    monkeypatch.setattr(run, "plot_learning_curve", lambda *_: None)
-
-
-@pytest.mark.usefixtures("no_curve")
 @pytest.mark.parametrize("num_envs", [1, 4])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("observation", OBSERVATIONS)
@@ -69,7 +61,6 @@ def test_learn_predict_save_load(tiny, tmp_path, observation, action, num_envs):
     assert again.evaluate(2) == model.evaluate(2)
 
 
-@pytest.mark.usefixtures("no_curve")
 def test_nested_observations_decide_the_action(tiny):
     """Every leaf reaches the network: changing any one of them changes what the policy computes."""
     space = OBSERVATIONS["nested"]

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parity_harness import ROOT, Package, assert_close, load_script, moves, parameters_of, printed_return
+from parity_harness import (
+    ROOT,
+    Package,
+    assert_close,
+    load_script,
+    moves,
+    parameters_of,
+    return_printed_by_a_process,
+)
 
 from rl_training.algorithms.a2c import A2CConfig, A2CLearner
 from rl_training.config import load_config
@@ -100,5 +108,7 @@ def test_same_seed_gives_the_same_parameters_after_several_updates(
 
 
 def test_the_script_runs_from_the_command_line(tmp_path: Path) -> None:
-    found = printed_return("a2c_cartpole_reference", tmp_path, "--total-timesteps", "400", "--seed", "2")
+    found = return_printed_by_a_process(
+        "a2c_cartpole_reference", tmp_path, "--total-timesteps", "400", "--seed", "2"
+    )
     assert 8 < found <= 500

@@ -112,7 +112,16 @@ def test_stored_transitions_equal_those_cut_from_whole_episodes(
         dead = ended & (not same_step)
         buffer.record_outcome(
             StepArrays(
-                obs, final, reward, terminated, truncated, ended, valid, bool(ended.any()), int(valid.sum())
+                obs,
+                final,
+                reward,
+                terminated,
+                truncated,
+                ended,
+                valid,
+                np.zeros_like(valid),
+                any_ended=bool(ended.any()),
+                num_valid=int(valid.sum()),
             )
         )
         counted += int(valid.sum())

@@ -23,32 +23,9 @@ from rl_training.experiment import runs
 from rl_training.experiment.building import build_parts
 from rl_training.experiment.checkpointing import read_checkpoint
 from rl_training.models.heads import squashed_gaussian_sample
+from support.corridor import Corridor
 
 GAMMA = 0.9
-
-
-class Corridor(gymnasium.Env[Any, Any]):
-    """Observation: (episode, step); reward: the step; the episode is cut or ends after `length` steps."""
-
-    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, length: int = 3, truncates: bool = True) -> None:
-        self.length, self.truncates, self.episode = length, truncates, -1
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.episode, self.position = self.episode + 1, 0
-        return self._observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.position += 1
-        over = self.position >= self.length
-        ends = (over and not self.truncates, over and self.truncates)
-        return self._observe(), float(self.position), *ends, {}
-
-    def _observe(self) -> Any:
-        return np.array([self.episode, self.position], np.float32)
 
 
 def record(
@@ -149,7 +126,7 @@ def _outcome(obs: Any, ended: Any) -> Any:
     from rl_training.core.types import StepArrays
 
     no = np.zeros(1, bool)
-    return StepArrays(obs, obs, np.zeros(1), no, ended, ended, ~no, bool(ended.any()), 1)
+    return StepArrays(obs, obs, np.zeros(1), no, ended, ended, ~no, no, bool(ended.any()), num_valid=1)
 
 
 def config(algo: str, folder: Path | str = "runs", **overrides: Any) -> TrainConfig:

@@ -1,0 +1,36 @@
+"""The package against stable-baselines3 on the same batches, where that is installed: see `peer_batches`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("stable_baselines3", reason="the peer is not installed: make parity brings it")
+
+from peer_batches import EPISODES, EPISODES_APART, LEARNING
+
+
+@pytest.fixture(autouse=True)
+def float64_on_one_thread() -> Iterator[None]:
+    """In place of the folder's: the peer computes in float32 whatever torch's default is, so does this comparison."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_the_same_batches_teach_the_same(name: str) -> None:
+    case = LEARNING[name]
+    found = case.run()
+    assert found.moved > 5e-3, "a network did not learn, so nothing was compared"
+    assert found.parameters <= case.parameters
+    assert found.losses <= case.losses
+
+
+@pytest.mark.parametrize("what", EPISODES)
+def test_the_same_episodes_are_remembered_alike(what: str) -> None:
+    seen: Any = EPISODES[what]()
+    assert seen.spread > 0.1
+    assert seen.apart <= EPISODES_APART
