@@ -226,6 +226,8 @@ class ReplayMachine(RuleBasedStateMachine):
             for start, stop in itertools.pairwise(cuts):
                 if start < stop:
                     new.storages[name].restore_rows(start, storage.read_rows(start, stop), stop)
+        if old.frames is not None:
+            self.oldest_frame = max(self.oldest_frame, old.frames.first_alive)
         state = old.state_dict()
         old.record_action(
             self.arrays([(0,) * len(life.shown) for life in self.lives]), np.zeros(len(self.lives))
@@ -233,8 +235,6 @@ class ReplayMachine(RuleBasedStateMachine):
         old.rows[...] = np.zeros((), old.dtype)  # nothing of it is shared
         new.load_state_dict(state)
         self.buffer = new
-        if old.frames is not None:
-            self.oldest_frame = max(self.oldest_frame, old.frames.first_alive)
         if len(self.lives) != new.num_envs:
             self.lives = [Life(self.first_seen()) for _ in range(new.num_envs)]
 
