@@ -53,7 +53,7 @@ import sys
 import rl_training
 from rl_training.core.errors import UserError
 try:
-    rl_training.load(sys.argv[1])
+    rl_training.load(sys.argv[1]).evaluate(1)
 except UserError as error:
     sys.exit(print(f"error: {error}", file=sys.stderr) or 2)
 """
@@ -373,6 +373,12 @@ def kinds() -> list[Kind]:
         refused("a header without end", huge_header),
         refused("a manifest without end", endless),
         refused("a manifest nested without end", lambda a: a.put(f"{STEP}/manifest.json", b"[" * 10**6)),
+        refused("an observation without end", lambda a: a.forge(
+            lambda m: m["facts"]["spaces"]["observation_space"].update(shape=[2**62]))),
+        refused("more actions than there are weights", lambda a: a.forge(
+            lambda m: m["facts"]["spaces"]["action_space"].update(n=2**62))),
+        refused("bounds that are code", lambda a: a.forge(
+            lambda m: m["facts"]["spaces"]["observation_space"].update(low=f"__import__('os').system({a.payload!r})"))),
         refused("a network without end", lambda a: a.forge(
             lambda m: m["config"]["algorithm"].update(hidden_sizes=[2**14] * 64))),
         refused("escape sequences in the manifest", lambda a: a.forge(escapes)),
@@ -510,9 +516,9 @@ def forked(door: str, arguments: list[str], cwd: Path) -> Ended:
 
 
 def load(path: str) -> int:
-    """Load an agent as a script would; return what a command would exit with."""
+    """Load an agent and let it play, as a script would; return what a command would exit with."""
     try:
-        rl_training.load(path)
+        rl_training.load(path).evaluate(1)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -53,17 +53,16 @@ def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_runs() -> Iterator[Callable[..., bytes]]:
-    """Most of a tiny run's time is its picture, waiting for the disk and asking for versions; few tests look at these.
+    """Most of a tiny run's time is its picture and waiting for the disk; few tests look at these.
 
     The picture is drawn where a test asks for `real_curves`, and in every process of its own. Waiting for the disk is
-    left out everywhere but there: no test pulls the plug. Versions are asked for once. The fixture is what draws.
+    left out everywhere but there: no test pulls the plug. The fixture is what draws.
     """
-    from rl_training.experiment import curves, metadata
+    from rl_training.experiment import curves
 
-    drawing, versions = curves._draw, metadata.versions()
+    drawing = curves._draw
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curves, "_draw", lambda rows, evaluations, title: b"no picture")
-        patch.setattr(metadata, "versions", versions.copy)
         patch.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)
         yield drawing
 

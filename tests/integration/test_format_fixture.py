@@ -32,3 +32,29 @@ def test_format_1_resumes(tmp_path: Path) -> None:
         result = resume(tmp_path / "run", total_timesteps=640)
     assert result.metrics["global_step"] == 640
     assert result.metrics["updates"] == 5
+
+
+def test_format_1_whose_extension_is_killed_at_once_still_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget is written into the checkpoint before any environment is built: its spaces are still names."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    run_dir = Path(shutil.copytree(FIXTURE / "run", tmp_path / "run"))
+    with monkeypatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr("rl_training.experiment.runs._environments", killed)
+        with pytest.raises(Killed):
+            resume(run_dir, total_timesteps=640)
+    model = rl_training.load(run_dir)
+    assert model.config.total_timesteps == 640
+    assert model.predict(np.array(EXPECTED["observations"], np.float32))[0].tolist() == EXPECTED["actions"]
+    model.save(tmp_path / "agent")
+    monkeypatch.setattr("gymnasium.make", killed)
+    again = rl_training.load(tmp_path / "agent")
+    assert again.predict(np.array(EXPECTED["observations"], np.float32))[0].tolist() == EXPECTED["actions"]

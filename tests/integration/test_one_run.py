@@ -1,12 +1,14 @@
 """How a run is executed: few functions on the way to the update, parts built once, what is on disk read once."""
 
 import traceback
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import rl_training
 from rl_training.algorithms import ALGORITHMS, PPO
@@ -115,3 +117,35 @@ def test_a_class_of_the_users_own_is_built_once_too(tiny: Any, built: list[str])
     assert issubclass(Mine, Algorithm)
     Mine(tiny()).learn()
     assert built == ["ppo", "ppo"], "once to learn, once for the agent of the last checkpoint"
+
+
+def test_what_failed_is_gone_before_its_successor_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay buffer may take half of the memory."""
+    sources: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+    real = ALGORITHMS["dqn"].build
+
+    def build(*arguments: Any) -> Any:
+        alive.append(sum(source() is not None for source in sources))
+        parts = real(*arguments)
+        sources.append(weakref.ref(parts.source))
+        return parts
+
+    monkeypatch.setattr(ALGORITHMS["dqn"], "build", staticmethod(build))
+    failures = iter([True])
+
+    class FailsOnce(CartPoleEnv):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            FailsOnce.steps += 1
+            if FailsOnce.steps > 300 and next(failures, False):
+                raise OSError("the motor is stuck")
+            return super().step(action)
+
+    config = off_policy(tmp_path, max_restarts=1, rebuild_envs="off")
+    with pytest.warns(UserWarning, match="restart 1 of 1"):
+        train(config, factory=FailsOnce)
+    assert alive == [0, 0]

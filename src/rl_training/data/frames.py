@@ -28,6 +28,8 @@ class FrameStore:
         self.stack_size = stack_shape[0]
         self.shape, self.dtype = stack_shape[1:], dtype
         self.total_rows = 0
+        # the oldest frame that was put back: a store may have room for more than there was
+        self._first_restored = 0
         self.numbers = np.zeros((num_envs, self.stack_size), np.int64)
         self.known = np.zeros(num_envs, bool)  # whether `numbers` is the stack the environment shows
         self._stacks = np.zeros((num_envs, *stack_shape), dtype)
@@ -48,12 +50,12 @@ class FrameStore:
     @property
     def kept_rows(self) -> int:
         """How many of the newest frames are still there."""
-        return min(self.total_rows, self.capacity)
+        return self.total_rows - self.first_alive
 
     @property
     def first_alive(self) -> int:
         """The oldest frame number that is still there."""
-        return self.total_rows - self.kept_rows
+        return max(self.total_rows - self.capacity, self._first_restored)
 
     def numbers_of(self, stacks: Array) -> Array:
         """Store what is new in stacks [N, K, ...] and return their frame numbers [N, K]."""
@@ -95,6 +97,8 @@ class FrameStore:
         if frames.shape[1:] != self.shape or frames.dtype != self.dtype:
             raise ValueError("column 'frames' has another shape or type")
         first = max(start, total_rows - self.capacity)
+        if start != self.total_rows:  # the first segment; each of the others follows the one before
+            self._first_restored = first
         self.frames[np.arange(first, total_rows) % self.capacity] = frames[first - start :]
         self.total_rows = total_rows
 

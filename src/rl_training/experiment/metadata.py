@@ -4,7 +4,9 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ class Metadata:
             "config_fingerprint": config.fingerprint(),
             "started": _now(),
             "git_commit": _git_commit(),
-            "versions": versions(),
+            "versions": dict(versions()),
             "machine": machine(),
             "num_threads": config.num_threads,
             "resumes": [],
@@ -70,8 +72,9 @@ class Metadata:
         self.write(status=status, finished=_now(), **changes)
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python, this package and what its results depend on."""
+@lru_cache(maxsize=1)
+def versions() -> Mapping[str, str]:
+    """Return the versions of Python, this package and what its results depend on; looked up once, as it takes long."""
     found = {"python": platform.python_version(), "rl_training": __version__}
     for name in PACKAGES:
         try:

@@ -2,17 +2,16 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_training.algorithms.parts import Parts
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, Interrupted, RunFault, UserError
-from rl_training.core.types import Evaluation, Progress
+from rl_training.core.types import EnvSpec, Evaluation, Progress
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import Agent
+from rl_training.experiment.agent import Agent, agent_facts
 from rl_training.experiment.building import Given
 from rl_training.experiment.checkpoint_folders import has_checkpoints, read_newest
 from rl_training.experiment.checkpointing import Checkpoint, restoring
@@ -56,34 +55,51 @@ class TrainResult:
 
 
 class Run:
-    """Fills one run folder. `execute` is all there is to call."""
+    """Fills one run folder: `build_parts`, then `execute`."""
 
     def __init__(
         self,
         config: TrainConfig,
-        run_dir: Path,
-        metadata: Metadata,
-        facts: Mapping[str, Any],
         given: Given,
         callbacks: Sequence[Callback],
         console: Console,
     ) -> None:
-        """`facts` are what every manifest says of the agent: `agent_facts`."""
-        self.config, self.run_dir, self.metadata, self.facts = config, run_dir, metadata, facts
-        self.given, self.console = given, console
+        self.config, self.given, self.console = config, given, console
         self.callbacks = [*config_callbacks(config), *callbacks]
         self.restarts = 0
         self.files: MetricFiles | None = None
 
-    def execute(self, parts: Parts, stepper: VectorStepper, checkpoint: Checkpoint | None) -> TrainResult:
+    def build_parts(
+        self,
+        spec: EnvSpec,
+        checkpoint: Checkpoint | None,
+        *,
+        own: bool = False,
+        fall_back_in: Path | None = None,
+        notice: Callable[[str], None] | None = None,
+    ) -> Checkpoint | None:
+        """Make the parts, with the replay data of the checkpoint in them; return that, or an older one in its place.
+
+        The arguments are those of `parts_with_replay`.
+        """
+        self.facts = agent_facts(self.config, spec, self.given, env_factory=self.given.factory is not None)
+        self.parts, checkpoint = parts_with_replay(
+            self.config, spec, self.given, checkpoint, own=own, fall_back_in=fall_back_in, notice=notice
+        )
+        return checkpoint
+
+    def execute(
+        self, run_dir: Path, metadata: Metadata, stepper: VectorStepper, checkpoint: Checkpoint | None
+    ) -> TrainResult:
         """Train to the end; whatever happens, the folder says how it ended.
 
-        `parts` are new, with the replay data of the checkpoint in them. After a failing environment everything is made
-        anew from the last checkpoint, as often as `max_restarts` allows.
+        `checkpoint` is what `build_parts` returned. After a failing environment everything is made anew from the last
+        checkpoint, as often as `max_restarts` allows.
         """
+        self.run_dir, self.metadata = run_dir, metadata
         while True:
             try:
-                with self._equipped(parts, stepper) as interrupts:
+                with self._equipped(stepper) as interrupts:
                     try:
                         start = self._begin(checkpoint, interrupts)
                     except PauseTraining as pause:
@@ -100,13 +116,11 @@ class Run:
                 self._count_restart(fault)
             spec = stepper.spec
             # what failed may hold much memory, and its successor is about to take as much
-            del parts, self.parts, self.trainer, self.snapshots
-            if has_checkpoints(self.run_dir):  # otherwise it begins as it began
-                checkpoint = read_newest(self.run_dir)
-            parts, checkpoint = parts_with_replay(
-                self.config, spec, self.given, checkpoint, own=self._is_own(checkpoint),
-                fall_back_in=self.run_dir,
-            )  # fmt: skip
+            del self.parts, self.trainer, self.snapshots
+            if has_checkpoints(run_dir):  # otherwise it begins as it began
+                checkpoint = read_newest(run_dir)
+            own = self._is_own(checkpoint)
+            checkpoint = self.build_parts(spec, checkpoint, own=own, fall_back_in=run_dir)
             stepper = training_stepper(self.config, self.given.factory)
 
     def _count_restart(self, fault: EnvironmentFault) -> None:
@@ -115,19 +129,18 @@ class Run:
         self.metadata.restarted(str(fault))
 
     @contextlib.contextmanager
-    def _equipped(self, parts: Parts, stepper: VectorStepper) -> Iterator[Interrupts]:
+    def _equipped(self, stepper: VectorStepper) -> Iterator[Interrupts]:
         """Make what one attempt needs besides its parts; afterwards close it, and record a fault."""
-        config = self.config
-        self.parts, self.stepper = parts, stepper
-        self.snapshots = Snapshots(config, self.run_dir / "checkpoints", parts, stepper, self.facts)
+        config, self.stepper = self.config, stepper
+        self.snapshots = Snapshots(config, self.run_dir / "checkpoints", self.parts, stepper, self.facts)
         self.files = None
         with contextlib.ExitStack() as open_things:
+            self.open_things = open_things
             open_things.callback(stepper.close)
             self.evaluation_envs = evaluation_stepper(config, config.num_eval_episodes, self.given.factory)
             open_things.callback(self.evaluation_envs.close)
             interrupts = open_things.enter_context(Interrupts(config.max_time))
             self.trainer = self._trainer(interrupts)
-            open_things.callback(self._close_files)
             open_things.callback(self.console.close)
             open_things.enter_context(callers_generators_kept())
             try:
@@ -137,10 +150,6 @@ class Run:
                 if told is error:
                     raise
                 raise told from error
-
-    def _close_files(self) -> None:
-        if self.files is not None:
-            self.files.close()
 
     def _trainer(self, interrupts: Interrupts) -> Trainer:
         config, actor = self.config, self.parts.actor
@@ -188,6 +197,7 @@ class Run:
                 self.snapshots.go_on_after(own)
             positions = own.facts["log_positions"] if own is not None else {}
             self.files = MetricFiles(self.run_dir, self.config, positions)
+            self.open_things.callback(self.files.close)
         if own is None:  # so that a run can be resumed from its first instant
             self.save(start, evaluation=None, best=False)
         with self._writable():  # after the checkpoint that has it, so that neither can say more

@@ -18,7 +18,7 @@ from rl_training.core.errors import UserError
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.history import settle_rebuilding
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.agent import Agent, agent_facts
+from rl_training.experiment.agent import Agent
 from rl_training.experiment.building import Given, choose_device, own_build
 from rl_training.experiment.checkpoint_folders import find_checkpoint, read_given, recover_aside
 from rl_training.experiment.checkpointing import Checkpoint, read_checkpoint, write_checkpoint
@@ -33,7 +33,7 @@ from rl_training.experiment.origin import Origin, read_origin
 from rl_training.experiment.replay import verify_replay
 from rl_training.experiment.run import Run, TrainResult
 from rl_training.experiment.run_folder import make_run_dir, newest_or_none, run_of
-from rl_training.experiment.snapshot import older_than, parts_with_replay
+from rl_training.experiment.snapshot import older_than
 from rl_training.experiment.trust import (
     refuse_foreign_encoder,
     refuse_foreign_module,
@@ -78,14 +78,13 @@ def train(
             console.notice(NOT_RESUMABLE)
         for remark in config.algorithm.remarks(config.total_timesteps):
             console.notice(remark)
-        facts = agent_facts(config, stepper.spec, given, env_factory=factory is not None)
-        parts, _ = parts_with_replay(config, stepper.spec, given, checkpoint, notice=console.notice)
+        run = Run(config, given, callbacks, console)
+        run.build_parts(stepper.spec, checkpoint, notice=console.notice)
         # last of all: bad input leaves no folder
         run_dir = make_run_dir(config, start_from=checkpoint.path if checkpoint else None, given=given)
         metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
-        run = Run(config, run_dir, metadata, facts, given, callbacks, console)
         with RunLock(run_dir):
-            return run.execute(parts, stepper, checkpoint)
+            return run.execute(run_dir, metadata, stepper, checkpoint)
 
 
 def resume(
@@ -129,15 +128,14 @@ def resume(
             _warn_of_differences(checkpoint, config)
         with _threads(config), _environments(config, factory) as stepper:
             begun_with = _begun_with(own, run_dir, given) if isinstance(own, Origin) else checkpoint
-            parts, start = parts_with_replay(
-                config, stepper.spec, given, begun_with, own=checkpoint is not None,
+            run = Run(config, given, callbacks, console)
+            start = run.build_parts(
+                stepper.spec, begun_with, own=checkpoint is not None,
                 fall_back_in=None if named else run_dir, notice=console.notice,
             )  # fmt: skip
             metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
             metadata.resumed(previous, start.progress.timesteps if start else 0)
-            facts = agent_facts(config, stepper.spec, given, env_factory=factory is not None)
-            run = Run(config, run_dir, metadata, facts, given, callbacks, console)
-            return run.execute(parts, stepper, start)
+            return run.execute(run_dir, metadata, stepper, start)
 
 
 def _refuse_env(

@@ -368,3 +368,24 @@ def test_final_stacks_are_stored_once_in_next_step_mode() -> None:
     buffer.record_outcome(step_arrays(final, [1.0], terminated=True))
     buffer.record_action(final, np.array([1]))  # ignored by the environment
     assert buffer.frames.total_rows == 5
+
+
+def test_frames_that_were_never_put_back_are_not_alive_in_a_larger_store() -> None:
+    """More environments have more room: what lay before the first restored frame must not be drawn as zeros."""
+
+    def store(capacity: int) -> FrameStore:
+        return FrameStore(capacity, num_envs=1, stack_shape=(2, 1), dtype=np.dtype(np.int32))
+
+    old, new = store(6), store(10)
+    for number in range(12):
+        old.numbers_of(np.array([[[number + 1], [number + 2]]], np.int32))
+    first = old.first_alive
+    assert first == old.total_rows - 6
+    middle = first + 2
+    new.restore_rows(first, old.read_rows(first, middle), middle)
+    new.restore_rows(middle, old.read_rows(middle, old.total_rows), old.total_rows)
+    assert (new.first_alive, new.kept_rows) == (first, 6)
+    new.load_state_dict(old.state_dict())
+    for number in range(12, 20):
+        new.numbers_of(np.array([[[number + 1], [number + 2]]], np.int32))
+    assert new.first_alive == new.total_rows - 10
