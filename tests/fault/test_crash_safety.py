@@ -903,11 +903,13 @@ from within:
 
 - *Nothing in it is executed.* Checkpoints are safetensors and JSON. The working folder is searched for modules
   last, and not before the module of an environment named `module:Id` is found nowhere else.
-- *A module that it names is not imported unasked.* A run may name its environment as `module:Id`. What you write is
-  signed with a key of yours (`~/.local/state/rl_training/key`, or below `$XDG_STATE_HOME`), so that your own runs
+- *A module that it names is not imported unasked.* Loading and predicting import nothing: the checkpoint says what is
+  observed and done. To play or to go on, an environment is built, and a run may name it as `module:Id`. What you write
+  is signed with a key of yours (`~/.local/state/rl_training/key`, or below `$XDG_STATE_HOME`), so that your own runs
   need no word. For a run of somebody else, of another machine of yours, or one that was changed since, say
   `--env-id module:Id` or `--trust-modules` (in Python `env="module:Id"` or `trust_modules=True`). Which file a name
-  means is decided by your Python path and your working folder, not by the signature.
+  means is decided by your Python path and your working folder, not by the signature. `--env-factory module:function`,
+  for runs whose environment a function built, imports what is on the command line and nothing else.
 - *Nothing outside of it is changed.* Resuming refuses links, pipes, devices. Files are replaced by rename, and one
   that is appended to gets a copy of its own first if it has other names (hard links; so a copy made by `cp -al` can
   be resumed without changing the original). Videos are not recorded through a link in the run.

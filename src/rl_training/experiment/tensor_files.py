@@ -88,7 +88,9 @@ def read_tensors(path: Path, size: int, sha256: str) -> dict[str, Tensor]:
             raise UserError(f"{path} is not a safetensors file: its header is too large")
         if hashlib.sha256(content).hexdigest() != sha256:
             raise UserError(f"{path} is damaged: its hash differs from the manifest's")
-        return tensors_from(content)
+        tensors = tensors_from(content)
+        # in an order that does not change: who puts them together meets `a` before `a/b`
+        return {name: tensors[name] for name in sorted(tensors)}
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (SafetensorError, KeyError) as error:  # a type that torch does not have

@@ -48,6 +48,7 @@ def test_the_formats_own_library_reads_every_type_and_shape(tmp_path: Path) -> N
         assert set(found) == set(TENSORS)
         for name, tensor in TENSORS.items():
             assert same(found[name], tensor), name
+    assert list(read_tensors(path, size, digest)) == sorted(TENSORS)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
