@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -82,11 +83,7 @@ def ppo_loss(
     """
     fields = {name: tensor for name, tensor in minibatch.items() if tensor is not None}
     advantages, returns, new_values = fields["advantages"], fields["returns"], fields["new_values"]
-    valid = fields.get("valid")
-
-    def mean(rows: Tensor) -> Tensor:
-        return masked_mean(rows, valid)
-
+    mean = partial(masked_mean, valid=fields.get("valid"))
     log_ratio = fields["logprobs"] - fields["old_logprobs"]
     bound = torch.as_tensor(clip_coef, dtype=log_ratio.dtype)
     ratio = log_ratio.exp()

@@ -18,7 +18,7 @@ from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import Array, Obs, ObsArray, State, StepArrays, leaves
 from rl_training.data.accumulators import Accumulator, NStepWindow
 from rl_training.data.frames import FrameStore
-from rl_training.data.samplers import PrioritizedSampler, Sampler, UniformSampler
+from rl_training.data.samplers import make_sampler
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -94,9 +94,9 @@ class ReplayBuffer:
             [(column.name, column.type, column.shape) for column in self.columns], align=True
         )
         self.window: Accumulator = NStepWindow(self.dtype, n=n_step, gamma=gamma, num_envs=num_envs)
-        self.prioritized = prioritized
-        self.sampler: Sampler = (
-            PrioritizedSampler(capacity, alpha=priority_alpha) if prioritized else UniformSampler(capacity)
+        self.prioritized, self.sampler = (
+            prioritized,
+            make_sampler(capacity, priority_alpha if prioritized else None),
         )
         self._rows: Array | None = None
 

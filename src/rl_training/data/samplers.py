@@ -28,6 +28,11 @@ class Sampler(Protocol):
     def load_state_dict(self, state: State) -> None: ...
 
 
+def make_sampler(capacity: int, alpha: float | None) -> Sampler:
+    """Return the sampler by priority with exponent `alpha`; None draws uniformly."""
+    return UniformSampler(capacity) if alpha is None else PrioritizedSampler(capacity, alpha=alpha)
+
+
 class UniformSampler:
     """Every row is equally likely, with replacement."""
 
