@@ -116,7 +116,7 @@ def test_a_class_of_the_users_own_is_built_once_too(tiny: Any, built: list[str])
 
     assert issubclass(Mine, Algorithm)
     Mine(tiny()).learn()
-    assert built == ["ppo", "ppo"], "once to learn, once for the agent of the last checkpoint"
+    assert built == ["ppo"], "the agent of the last checkpoint needs an actor alone"
 
 
 def test_what_failed_is_gone_before_its_successor_is_made(

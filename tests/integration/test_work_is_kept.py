@@ -19,6 +19,7 @@ from rl_training.algorithms import PPO
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
+from rl_training.experiment.building import Given
 from rl_training.experiment.checkpointing import read_checkpoint
 from rl_training.experiment.runs import make_run_dir, resume, train
 from rl_training.runtime.callbacks import Callback, StopTraining, TrainingContext
@@ -376,7 +377,7 @@ class TestAClassWithItsOwnBuild:
 
     def test_one_that_was_killed_before_its_first_checkpoint_is_known_too(self, tiny):
         config = tiny()
-        run_dir = make_run_dir(config, algorithm=Halved)
+        run_dir = make_run_dir(config, given=Given(Halved))
         with pytest.raises(UserError, match=r"was begun by .*:Halved"):
             resume(run_dir)
         Halved.built.clear()
@@ -626,7 +627,7 @@ class TestStopsAndBudgetsSurvive:
     def test_an_extended_run_is_still_signed(self, tiny, monkeypatch):
         """Also if its module is not imported again."""
         run_dir = train(tiny(total_timesteps=64)).run_dir
-        monkeypatch.setattr("rl_training.experiment.checkpointing.module_is_imported", lambda _: False)
+        monkeypatch.setattr("rl_training.experiment.checkpointing.imports_nothing", lambda _: False)
         with monkeypatch.context() as patch:
             patch.setattr("rl_training.runtime.sampler.LocalSampler.collect", self.killed)
             with pytest.raises(Killed):

@@ -5,6 +5,7 @@ Of those a checkpoint knows the names at most.
 
 import sys
 from dataclasses import dataclass
+from inspect import getattr_static
 from typing import Any
 
 import torch
@@ -82,10 +83,8 @@ def own_build(config: TrainConfig, given: Given) -> str | None:
 
 def builds_otherwise(algorithm: type[Algorithm], table: type[Algorithm]) -> bool:
     """Tell whether a class has a builder of its own."""
-    if algorithm.build.__func__ is not table.build.__func__:  # type: ignore[attr-defined]  # both are class methods
-        return True
-    names = ("build_actor", "build_source", "build_learner")
-    return any(getattr(algorithm, name) is not getattr(table, name) for name in names)
+    names = ("build", "build_actor", "build_source", "build_learner")
+    return any(getattr_static(algorithm, name) is not getattr_static(table, name) for name in names)
 
 
 def choose_device(name: str) -> torch.device:

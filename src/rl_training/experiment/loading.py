@@ -59,36 +59,34 @@ def load_agent(
     is built.
     """
     checkpoint = read_given(path)
-    factory = None if isinstance(env, str) else env
-    given = Given(algorithm, factory, encoder)
+    given = Given(algorithm, None if isinstance(env, str) else env, encoder)
     check_algorithm(checkpoint, given)
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
     env = changes.get("env_id") if env is None else env
     checkpoint = replace(checkpoint, config=given.named_in(checkpoint.config.with_overrides(**changes)))
     refuse_larger_network(checkpoint)
-    allowed = trust_modules or encoder is not None
-    refuse_foreign_encoder(checkpoint.path, checkpoint.config, signed=checkpoint.signed, allowed=allowed)
-    env_id, signed, known = checkpoint.config.env_id, checkpoint.signed, trust_modules or env is not None
+    source, config, signed = checkpoint.path, checkpoint.config, checkpoint.signed
+    refuse_foreign_encoder(source, config, signed=signed, allowed=trust_modules or encoder is not None)
 
     def refuse_env() -> None:
-        refuse_foreign_module(checkpoint.path, env_id, signed=signed, allowed=known)
+        refuse_foreign_module(source, config.env_id, signed=signed, allowed=trust_modules or env is not None)
 
     if checkpoint.spec is None or (env is not None and probe):
         refuse_env()
-        spec = _compared_spec(checkpoint, factory)
+        spec = _compared_spec(checkpoint, given.factory)
     else:
-        spec = replace(checkpoint.spec, num_envs=checkpoint.config.num_envs)
-    policy = build_actor(checkpoint.config, spec, given).policy
-    with restoring(checkpoint.path), fitting_weights(checkpoint.path):
+        spec = checkpoint.spec
+    policy = build_actor(config, spec, given).policy
+    with restoring(source), fitting_weights(source):
         policy.load_state_dict(checkpoint.state["model"])
     return Agent(
-        checkpoint.config,
+        config,
         spec,
         policy,
         state=lambda: checkpoint.state,
         progress=lambda: checkpoint.progress,
         given=given,
-        path=checkpoint.path,
+        path=source,
         env_factory=checkpoint.env_factory and not isinstance(env, str),
         refuse_env=refuse_env,
     )
