@@ -1,5 +1,7 @@
 """The README's table of algorithms, spaces and features says what is true: every cell is tried."""
 
+import os
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from rl_training.envs import probe
 from rl_training.experiment import runs
 from support.configs import CONTINUOUS, tiny_config
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).parents[2] / "README.md"
+README = PAGE.read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in README.splitlines()
@@ -74,10 +77,31 @@ def bounded_action(algo: str) -> Any:
 def test_every_algorithm_has_a_column() -> None:
     assert sorted(NAMES) == sorted(ALGORITHMS)
     features = {"several environments, any backend", "normalised observations and rewards", "n-step returns"}
-    features |= {"prioritised replay", "exact resume"}
+    features |= {"prioritised replay", "exact resume", "encoders of your own"}
     assert set(TABLE) - {""} == set(ACTIONS) | set(OBSERVATIONS) | features
     answers = {cell for name, row in TABLE.items() if name for cell in row.values()}
     assert answers == {"yes", "no", "bounded"}
+
+
+def declared(row: str) -> str:
+    """Return a row of the table as the algorithms declare it."""
+
+    def answer(algo: str) -> str:
+        face = ALGORITHMS[algo]
+        if not all(isinstance(space, face.action_spaces) for space in ACTIONS[row]):
+            return "no"
+        return "bounded" if face.bounded_actions else "yes"
+
+    return f"| {row} | {' | '.join(answer(algo) for algo in NAMES)} |"
+
+
+@pytest.mark.parametrize("row", ACTIONS)
+def test_the_table_says_what_the_algorithms_declare(row: str) -> None:
+    """`UPDATE_DOCS=1` writes the row anew."""
+    if os.environ.get("UPDATE_DOCS"):
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(re.sub(rf"\| {row} \|.*", declared(row), page), encoding="utf-8")
+    assert declared(row) in PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("algo", NAMES)
@@ -126,7 +150,9 @@ def test_normalisation_and_backends(algo: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algo", NAMES)
 def test_switches(algo: str) -> None:
+    """Encoders are trained with in test_encoders.py, by every algorithm."""
     settings = {item.name for item in fields(ALGORITHMS[algo].config_class)}
+    assert ("encoder" in settings) == (TABLE["encoders of your own"][algo] == "yes")
     assert ("n_step" in settings) == (TABLE["n-step returns"][algo] == "yes")
     assert ("prioritized" in settings) == (TABLE["prioritised replay"][algo] == "yes")
 

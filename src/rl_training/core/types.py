@@ -15,7 +15,7 @@ from torch import Tensor, from_numpy
 Array: TypeAlias = np.ndarray[Any, Any]
 ObsArray: TypeAlias = Array | dict[str, Array]  # nested spaces are flattened to keys such as "a/b"
 Obs: TypeAlias = Tensor | dict[str, Tensor]
-Metrics: TypeAlias = dict[str, Tensor]  # 0-d, detached, on the device: read once, where we log
+Metrics: TypeAlias = dict[str, Tensor]  # 0-d, detached, wherever they were computed
 State: TypeAlias = dict[str, Any]  # nested; leaves are tensors (safetensors) or plain data (JSON)
 PolicyState: TypeAlias = tuple[
     Array, ...

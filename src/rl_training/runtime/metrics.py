@@ -67,7 +67,7 @@ class MetricMeans:
 
     Only sums are kept: a number that outlives its update holds the heap around it open, which on large networks is
     half a megabyte each. What lies on the CPU is read at once, which costs less than to add tensors; on any other
-    device sums stay where they are, so that the one synchronisation is that of the row. Not every update says the
+    device sums stay where they are, so that adding does not wait for it. Not every update says the
     same: a delayed actor has no loss in between. Each name has a count of its own.
     """
 
