@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_encoders
+from gymnasium import spaces
 from tiny_envs import AnySpaces
 
 import rl_training
 from rl_training.algorithms import ALGORITHMS, PPO
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.space_data import space_to_data
+from rl_training.experiment.checkpointing import manifest_hash
 from rl_training.experiment.runs import resume, train
 from support.callbacks import StopAtUpdate
 
@@ -55,8 +58,6 @@ def test_a_run_with_dropout_goes_on_to_the_same_bytes(tiny, algo):
 
 
 def test_dict_observations_come_as_a_dict(tiny):
-    from gymnasium import spaces
-
     space = spaces.Dict({"far": spaces.Box(-1, 1, (3, 2), np.float32), "kind": spaces.Discrete(4)})
     seen: list[Any] = []
 
@@ -105,6 +106,30 @@ def test_the_encoder_of_a_foreign_run_is_imported_only_if_allowed(run, tmp_path,
     assert "somebodys_encoders" in sys.modules
 
 
+def test_an_imported_module_is_no_reason_to_call_what_a_stranger_names(run, tmp_path, monkeypatch):
+    """A forged name of something that every process has imported, with arguments of the forger's choice."""
+    trap = tmp_path / "trapped"
+    for folder in (run / "checkpoints").glob("step_*"):
+        path = folder / "manifest.json"
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest["config"]["algorithm"]["encoder"] = "subprocess:Popen"
+        manifest["config"]["algorithm"]["encoder_kwargs"] = {
+            "executable": "/usr/bin/touch",
+            "cwd": str(tmp_path),
+        }
+        keys = spaces.Dict({"a": spaces.Discrete(2), trap.name: spaces.Discrete(2)})
+        manifest["facts"]["spaces"]["observation_space"] = space_to_data(keys)
+        manifest["sha256"] = manifest_hash(manifest)
+        path.write_text(json.dumps(manifest), encoding="utf-8")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+    for door in (rl_training.load, resume):
+        with pytest.raises(UserError):
+            door(run)
+    with pytest.raises(UserError, match=r"not a class of torch modules"):
+        rl_training.load(run, trust_modules=True)
+    assert not trap.exists()
+
+
 def test_the_command_line_takes_a_name_and_arguments(tiny, cli, tmp_path):
     settings = tmp_path / "settings.yaml"
     settings.write_text(tiny().to_yaml(), encoding="utf-8")
@@ -128,7 +153,7 @@ def test_the_command_line_takes_a_name_and_arguments(tiny, cli, tmp_path):
     [
         ("nowhere_at_all:Own", "encoder 'nowhere_at_all:Own' cannot be imported: ModuleNotFoundError"),
         ("tiny_encoders:Plian", "encoder 'tiny_encoders:Plian' is not there; did you mean 'Plain'?"),
-        ("tiny_encoders:NOT_A_CLASS", "encoder 'tiny_encoders:NOT_A_CLASS' is a int, not a class"),
+        ("tiny_encoders:NOT_A_CLASS", "encoder 'tiny_encoders:NOT_A_CLASS' is not a class of torch modules"),
     ],
 )
 def test_a_name_that_leads_nowhere_gets_one_sentence(tiny, cli, tmp_path, name, sentence):

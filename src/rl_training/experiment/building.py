@@ -9,6 +9,7 @@ from inspect import getattr_static
 from typing import Any
 
 import torch
+from torch import nn
 
 from rl_training.algorithms import ALGORITHMS, refuse_actions
 from rl_training.algorithms.base import Algorithm
@@ -114,7 +115,6 @@ def named_encoder(name: str) -> EncoderClass:
         if not hasattr(found, part):
             raise UserError(f"encoder '{name}' is not there{did_you_mean(part, dir(found))}; {remedy}")
         found = getattr(found, part)
-    if not callable(found):
-        raise UserError(f"encoder '{name}' is a {type(found).__name__}, not a class")
-    encoder: EncoderClass = found
-    return encoder
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise UserError(f"encoder '{name}' is not a class of torch modules; {remedy}")
+    return found

@@ -1,6 +1,7 @@
 """One run being executed: from its start or a checkpoint to its end, a pause or a fault."""
 
 import contextlib
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -117,6 +118,7 @@ class Run:
             spec = stepper.spec
             # what failed may hold much memory, and its successor is about to take as much
             del self.parts, self.trainer, self.snapshots
+            gc.collect()  # the fault's traceback and its frames hold each other
             if has_checkpoints(run_dir):  # otherwise it begins as it began
                 checkpoint = read_newest(run_dir)
             own = self._is_own(checkpoint)
