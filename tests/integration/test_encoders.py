@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_encoders
+import torch
 from gymnasium import spaces
 from tiny_envs import AnySpaces
 
@@ -16,7 +17,7 @@ from rl_training.algorithms import ALGORITHMS, PPO
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.space_data import space_to_data
 from rl_training.experiment.checkpointing import manifest_hash
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.runs import evaluate_checkpoint, resume, train
 from support.callbacks import StopAtUpdate
 
 MODULE = "from tiny_encoders import Plain\n\n\nclass Own(Plain):\n    pass\n"
@@ -199,3 +200,58 @@ def test_saving_and_restarting_use_the_class(tiny, tmp_path):
     loaded = PPO.load(tmp_path / "fresh", encoder=tiny_encoders.Batched)
     assert loaded.learn(64).agent.timesteps == 64
     assert Path(loaded.agent.path).is_dir()
+
+
+def test_an_agent_saved_by_hand_learns_on_alike_whatever_the_callers_generators_are(tiny, tmp_path):
+    PPO(tiny(encoder="tiny_encoders:Dropping", features_dim=6)).learn().save(tmp_path / "saved")
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found.append(rl_training.load(tmp_path / "saved").learn(64).agent.path)
+    models = [(path / "model.safetensors").read_bytes() for path in found]
+    assert models[0] == models[1]
+
+
+def test_a_trained_encoder_is_loaded_once_and_the_agent_needs_its_file_no_more(tiny, tmp_path):
+    weights = tmp_path / "weights.pt"
+    source = tiny_encoders.Pretrained(spaces.Box(-1, 1, (4,)), 5)
+    torch.save(source.state_dict(), weights)
+    config = tiny(env_id="CartPole-v1", features_dim=5, encoder_kwargs={"weights": str(weights)})
+    model = PPO(config, encoder=tiny_encoders.Pretrained).learn()
+    for name, tensor in source.state_dict().items():
+        assert torch.equal(model.agent.policy.network.encoder.state_dict()[name], tensor), name
+    weights.unlink()
+    with pytest.raises(UserError, match=r"cannot be built: FileNotFoundError"):
+        rl_training.load(model.agent.path, encoder=tiny_encoders.Pretrained)
+    again = rl_training.load(model.agent.path, encoder=tiny_encoders.Pretrained, encoder_kwargs={})
+    obs = np.ones((3, 4), np.float32)
+    np.testing.assert_array_equal(again.predict(obs)[0], model.predict(obs)[0])
+    summary = evaluate_checkpoint(model.agent.path, 1, encoder=lambda space, width, weights: source)
+    assert summary["num_episodes"] == 1
+
+
+def test_arguments_that_no_file_can_hold_are_refused(tiny):
+    for value in (torch.nn.ReLU, (1, 2), {3: 4}, np.float32(1.0)):
+        with pytest.raises(ConfigError, match="encoder_kwargs cannot be saved as they are"):
+            tiny(encoder_kwargs={"argument": value})
+
+
+def test_a_restart_after_a_fault_uses_the_class(tiny):
+    class FailsOnce(AnySpaces):
+        steps = 0
+
+        def step(self, action):
+            FailsOnce.steps += 1
+            if FailsOnce.steps == 40:
+                raise OSError("the motor is stuck")
+            return super().step(action)
+
+    class Local(tiny_encoders.Plain):
+        pass
+
+    def build(**_: Any) -> Any:
+        return FailsOnce(spaces.Box(-1, 1, (3,), np.float32), spaces.Discrete(2))
+
+    config = tiny(max_restarts=1, rebuild_envs="off", features_dim=5)
+    with pytest.warns(UserWarning, match="restart 1 of 1"):
+        assert PPO(config, env=build, encoder=Local).learn().agent.timesteps == 64

@@ -114,4 +114,33 @@ class Wrong(Plain):
         return features
 
 
+class Pretrained(Plain):
+    """Wholly frozen, with statistics of the data it was trained on, and a mask of infinities."""
+
+    def __init__(self, observation_space: Space[Any], features_dim: int, weights: str | None = None) -> None:
+        super().__init__(observation_space, features_dim)
+        self.norm = nn.BatchNorm1d(features_dim)
+        self.register_buffer("mask", torch.full((2,), -torch.inf))
+        if weights is not None:
+            self.load_state_dict(torch.load(weights, weights_only=True))
+        self.requires_grad_(False)
+
+    def forward(self, inputs: Any) -> Tensor:
+        return self.norm(super().forward(inputs))
+
+
+class Rebinding(Plain):
+    """Puts another tensor in the place of its buffer whenever it learns."""
+
+    def __init__(self, observation_space: Space[Any], features_dim: int) -> None:
+        super().__init__(observation_space, features_dim)
+        self.register_buffer("mean", torch.zeros(features_dim))
+
+    def forward(self, inputs: Any) -> Tensor:
+        features = super().forward(inputs)
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * features.detach().mean(0)
+        return features - self.mean
+
+
 NOT_A_CLASS = 3

@@ -191,6 +191,7 @@ class Algorithm:
                     algorithm=given.algorithm,
                     env=given.factory,
                     encoder=given.encoder,
+                    trust_modules=True,  # this process has just made it
                     probe=False,
                 )
         return self._agent

@@ -7,8 +7,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from rl_training.core.errors import UserError
 from rl_training.core.state import Owners, gather, not_finite, scatter
 from rl_training.core.types import State
+from rl_training.models.encoders import encoder_name
+from rl_training.models.encoders.checking import learns_from_one_row
+from rl_training.policies.base import NetworkPolicy
 
 
 class BaseLearner:
@@ -33,14 +37,35 @@ class BaseLearner:
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
-        """Let networks be in training mode; acting and evaluating see them out of it."""
+        """Let networks be in training mode, but not the frozen parts; acting and evaluating see them out of it."""
         for network in self.moded:
             network.train()
+            for module in frozen_modules(network):
+                module.eval()
         try:
             yield
         finally:
             for network in self.moded:
                 network.eval()
+
+
+def frozen_modules(network: nn.Module) -> list[nn.Module]:
+    """Return the parts that have parameters, none of which is trained: their statistics stay as they are, too."""
+    return [
+        module
+        for module in network.modules()
+        if any(True for _ in module.parameters()) and not any(p.requires_grad for p in module.parameters())
+    ]
+
+
+def refuse_single_rows(policy: NetworkPolicy, rows: int, remedy: str) -> None:
+    """Refuse to train an encoder with batch statistics on a single row, if the smallest batch, `rows`, is one."""
+    encoder = getattr(policy.network, "encoder", None)
+    if rows == 1 and encoder is not None and not learns_from_one_row(encoder, policy.inputs):
+        name = encoder_name(type(encoder))
+        raise UserError(
+            f"encoder {name} cannot learn from a single row, and the smallest batch has one; {remedy}"
+        )
 
 
 def scalar(value: float) -> Tensor:

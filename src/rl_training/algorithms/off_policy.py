@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from rl_training.algorithms.learner import BaseLearner, scalar
+from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scalar
 from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
 from rl_training.config import AlgorithmConfig
 from rl_training.core.schedules import ScheduleName, scheduled
@@ -81,6 +81,7 @@ class OffPolicyLearner(BaseLearner):
         # asking a module for its device takes as long as a layer
         self.device = actor.policy.device
         self._prepare = actor.policy.prepare
+        refuse_single_rows(actor.policy, config.batch_size, "use a larger batch_size")
         self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
         self.owners = {"model": actor.policy, "learner/explorer": actor.explorer}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.learner import BaseLearner, scalar
+from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scalar
 from rl_training.algorithms.optim import FlatOptimizer
 from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
 from rl_training.config import AlgorithmConfig
@@ -56,6 +56,10 @@ class ActorCriticConfig(AlgorithmConfig):
     log_std_init: float = 0.0
     """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]."""
 
+    def smallest_batch(self, rows: int) -> int:
+        """Return the rows of the smallest batch that a rollout of `rows` is learned in."""
+        return rows
+
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         found = [
@@ -88,6 +92,10 @@ class OnPolicyLearner(BaseLearner):
         self, config: ActorCriticConfig, actor: Actor[ActorCriticPolicy], optimizer: FlatOptimizer
     ) -> None:
         self.policy, self.optimizer = actor.policy, optimizer
+        rows = config.num_steps * actor.policy.spec.num_envs
+        refuse_single_rows(
+            actor.policy, config.smallest_batch(rows), f"choose a batch_size that divides {rows}"
+        )
         self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
         self.moded = () if actor.policy.encoding.encoder is None else (actor.policy.network,)
         self.owners = {"model": actor.policy, "optimizer": optimizer, "learner/explorer": actor.explorer}

@@ -74,9 +74,22 @@ class Parts:
     learner: StatefulLearner
 
 
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value comes back from a file as it was."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
+    if isinstance(value, list):
+        return all(_is_plain(part) for part in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
 def encoder_problems(settings: AlgorithmConfig) -> list[str]:
     """Return what is wrong with the encoder's name or width; whether it can be built shows when it is."""
     found = settings.outside("features_dim", 1, 2**14)
+    if not _is_plain(settings.encoder_kwargs):
+        found.append(
+            "encoder_kwargs cannot be saved as they are; use numbers, text, true, false, null, lists and maps"
+        )
     name, known = settings.encoder, encoder_names()
     module, separator, attribute = name.partition(":")
     if name not in known and not (separator and module and attribute):

@@ -46,6 +46,10 @@ class PPOConfig(ActorCriticConfig):
     target_kl: float | None = None
     """Stop the epochs before a step on a minibatch whose approximate KL divergence exceeds this; none: never."""
 
+    def smallest_batch(self, rows: int) -> int:
+        """The last minibatch of an epoch has what is left."""
+        return rows % self.batch_size or self.batch_size
+
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         rows = self.num_steps * num_envs
@@ -137,7 +141,7 @@ class PPOLearner(OnPolicyLearner):
             for rows in self._minibatches(self.prepared(batch)):
                 losses = self._train_minibatch(rows, learning_rate, clip_coef)
                 if "grad_norm" not in losses:  # withheld by target_kl
-                    history = history or [losses | {"grad_norm": torch.zeros(())}]
+                    history = history or [losses | {"grad_norm": torch.zeros_like(losses["loss"])}]
                     break
                 history.append(losses)
         metrics = {name: torch.stack([step[name] for step in history]).mean() for name in history[0]}

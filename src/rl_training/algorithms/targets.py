@@ -25,7 +25,8 @@ class TargetNetwork:
         self._online_flat = flat
         if len(flat) != len(self._flat):
             raise ValueError(f"{len(flat)} numbers belong to a network of {len(self._flat)}")
-        self._buffers = list(zip(self.network.buffers(), online.buffers(), strict=True))
+        self._online = online
+        self._has_buffers = any(True for _ in online.buffers())
 
     @torch.no_grad()
     def follow(self, tau: float = 1.0) -> None:
@@ -34,8 +35,9 @@ class TargetNetwork:
             self._flat.copy_(self._online_flat)
         else:
             self._flat.lerp_(self._online_flat, tau)
-        for mine, online in self._buffers:
-            mine.copy_(online)
+        if self._has_buffers:  # asked for anew: a module may have put other tensors in their places
+            for mine, online in zip(self.network.buffers(), self._online.buffers(), strict=True):
+                mine.copy_(online)
 
     def state_dict(self) -> State:
         """Return parameters and buffers."""

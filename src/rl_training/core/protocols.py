@@ -1,4 +1,4 @@
-"""What the trainer and the collector need of the parts they drive; nothing here knows an algorithm."""
+"""What the trainer and the sampler need of the parts they drive; nothing here knows an algorithm."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -93,7 +93,7 @@ class Sampler(Protocol):
 
 
 class Recorder(Protocol):
-    """The half of an experience source that the collector sees."""
+    """The half of an experience source that the sampler sees."""
 
     def record_action(self, obs: ObsArray, acted: ActArrays) -> None: ...
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None: ...

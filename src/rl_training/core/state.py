@@ -62,24 +62,21 @@ def scatter(owners: Owners, state: Mapping[str, State]) -> None:
 def not_finite(owners: Owners) -> str | None:
     """Return the name of a weight, moment or statistic that is nan or infinite, None if there is none.
 
-    What is learned must be finite: modules, tensors with a gradient, and whatever says `is_learned` of itself, such as
-    optimizers. Generators and counters always are; what others remember is theirs to judge.
+    What is learned must be finite: parameters of modules, tensors with a gradient, and whatever says `is_learned` of
+    itself, such as optimizers. Buffers may be infinite, as masks are, but not nan. Generators and counters always are
+    finite; what others remember is theirs to judge.
     """
     for name, owner in owners.items():
-        learned = owner.requires_grad if isinstance(owner, Tensor) else isinstance(owner, nn.Module)
-        culprit = (
-            non_finite(_state_of(owner), name) if learned or getattr(owner, "is_learned", False) else None
-        )
-        if culprit is not None:
-            return culprit
-    return None
-
-
-def non_finite(state: Any, name: str) -> str | None:
-    """Return the path of a tensor in a nested state that is nan or infinite anywhere, None if there is none."""
-    for path, tensor in _tensors(state, name):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            return path
+        learned = owner.requires_grad if isinstance(owner, Tensor) else getattr(owner, "is_learned", False)
+        buffers = {key for key, _ in owner.named_buffers()} if isinstance(owner, nn.Module) else set()
+        if not learned and not isinstance(owner, nn.Module):
+            continue
+        for path, tensor in _tensors(_state_of(owner), name):
+            wrong = (
+                torch.isnan(tensor) if path.removeprefix(f"{name}/") in buffers else ~torch.isfinite(tensor)
+            )
+            if bool(wrong.any()):
+                return path
     return None
 
 

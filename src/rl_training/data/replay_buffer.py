@@ -13,7 +13,14 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
-from rl_training.core.columns import Column, action_column, field_name, observation_columns, shaped_columns
+from rl_training.core.columns import (
+    Allocator,
+    Column,
+    action_column,
+    field_name,
+    observation_columns,
+    shaped_columns,
+)
 from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import Array, Obs, ObsArray, State, StepArrays, leaves
 from rl_training.data.accumulators import Accumulator, NStepWindow
@@ -68,6 +75,7 @@ class ReplayBuffer:
         priority_alpha: float = 0.6,
         frame_stack: int | None = None,
         extra: Sequence[Column] = (),
+        allocate: Allocator = np.zeros,
     ) -> None:
         """`obs_shape` and `obs_dtype` (NumPy types) are mappings for Dict observations."""
         if capacity < 1 or num_envs < 1:
@@ -99,6 +107,7 @@ class ReplayBuffer:
             make_sampler(capacity, priority_alpha if prioritized else None),
         )
         self._rows: Array | None = None
+        self._allocate = allocate
 
     def _frame_store(self, seen: Mapping[str, Column], frame_stack: int, n_step: int) -> FrameStore:
         column = seen.get("")
@@ -151,7 +160,7 @@ class ReplayBuffer:
     def rows(self) -> Array:
         """The ring [capacity] of structured rows, allocated when first used."""
         if self._rows is None:
-            self._rows = np.zeros(self.capacity, self.dtype)
+            self._rows = self._allocate((self.capacity,), self.dtype)
         return self._rows
 
     def record_action(self, obs: ObsArray, actions: Array, extra: Mapping[str, Array] | None = None) -> None:

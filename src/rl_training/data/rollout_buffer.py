@@ -9,7 +9,14 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
-from rl_training.core.columns import Column, action_column, allocated, observation_columns, shaped_columns
+from rl_training.core.columns import (
+    Allocator,
+    Column,
+    action_column,
+    allocated,
+    observation_columns,
+    shaped_columns,
+)
 from rl_training.core.returns import gae
 from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import ActArrays, Obs, ObsArray, StepArrays, leaves
@@ -94,10 +101,11 @@ class RolloutBuffer:
         obs_dtype: Any = None,
         action_dtype: Any = None,
         extra: Sequence[Column] = (),
+        allocate: Allocator = np.zeros,
     ) -> None:
         """`obs_shape` and `obs_dtype` (NumPy types) are mappings for Dict observations."""
         seen, action = shaped_columns(obs_shape, obs_dtype), Column("actions", action_shape, action_dtype)
-        self._allocate(num_steps, num_envs, seen, action, extra)
+        self._allocate(num_steps, num_envs, seen, action, extra, allocate)
 
     @classmethod
     def for_spaces(
@@ -108,11 +116,12 @@ class RolloutBuffer:
         num_steps: int,
         num_envs: int,
         extra: Sequence[Column] = (),
+        allocate: Allocator = np.zeros,
     ) -> "RolloutBuffer":
         """Return a buffer with the shapes and types of the spaces; nested entries under keys such as `a/b`."""
         buffer = cls.__new__(cls)
         seen = observation_columns(observation_space)
-        buffer._allocate(num_steps, num_envs, seen, action_column(action_space), extra)
+        buffer._allocate(num_steps, num_envs, seen, action_column(action_space), extra, allocate)
         return buffer
 
     def _allocate(
@@ -122,13 +131,14 @@ class RolloutBuffer:
         seen: Mapping[str, Column],
         action: Column,
         extra: Sequence[Column],
+        allocate: Allocator,
     ) -> None:
         if num_steps < 1 or num_envs < 1:
             raise ValueError(f"num_steps and num_envs must be positive, got {num_steps} and {num_envs}")
         self.num_steps, self.num_envs = num_steps, num_envs
         self.columns = (*seen.values(), action, *COLUMNS, *extra)
         # NumPy views of the tensors' memory: row writes cost a third of torch's
-        self._write = allocated(self.columns, num_steps, num_envs)
+        self._write = allocated(self.columns, num_steps, num_envs, allocate=allocate)
         tensors = {name: torch.from_numpy(array) for name, array in self._write.items()}
         for column in COLUMNS:
             setattr(self, column.name, tensors[column.name])
@@ -144,6 +154,11 @@ class RolloutBuffer:
         self.row = 0
         self.valid.fill_(True)
         self.cuts.fill_(False)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all columns."""
+        return self.num_steps * self.num_envs * sum(column.row_bytes for column in self.columns)
 
     @property
     def full(self) -> bool:

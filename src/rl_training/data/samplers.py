@@ -13,7 +13,7 @@ MAX_ROOT = 4096
 UNITS = 2**24
 
 
-class Sampler(Protocol):
+class RowSampler(Protocol):
     """Draws ring positions; `start` is the oldest of `kept` rows, the newest follow it around the ring."""
 
     @property
@@ -28,7 +28,7 @@ class Sampler(Protocol):
     def load_state_dict(self, state: State) -> None: ...
 
 
-def make_sampler(capacity: int, alpha: float | None) -> Sampler:
+def make_sampler(capacity: int, alpha: float | None) -> RowSampler:
     """Return the sampler by priority with exponent `alpha`; None draws uniformly."""
     return UniformSampler(capacity) if alpha is None else PrioritizedSampler(capacity, alpha=alpha)
 

@@ -84,8 +84,8 @@ class RolloutSource:
 
     @property
     def nbytes(self) -> int:
-        """A rollout is there from the start and does not grow."""
-        return 0
+        """Memory of a rollout, which is taken as the first one fills."""
+        return self.buffer.nbytes
 
     def forget(self, envs: Sequence[int]) -> None:
         """Drop the running returns of environments whose episode will not go on."""

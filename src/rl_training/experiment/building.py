@@ -58,7 +58,9 @@ def build_actor(config: TrainConfig, spec: EnvSpec, given: Given = NOTHING) -> A
     refuse_actions(chosen, spec.action_space)
     try:
         return chosen.build_actor(config.algorithm, _build_context(config, spec, given))
-    except MemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's way to say it
+            raise
         raise UserError(f"there is not enough memory for the agent's networks: {error}") from error
 
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import UserError
-from rl_training.core.space_data import space_from_data
+from rl_training.core.space_data import MAX_NUMBERS, space_from_data
 from rl_training.core.spaces import num_choices, num_features
-from rl_training.core.state import join_state, non_finite, split_state
+from rl_training.core.state import join_state, split_state
 from rl_training.core.types import EnvSpec, Progress, State
 from rl_training.experiment.files import read_json, refuse_strange_files, replace_folder, write_json
 from rl_training.experiment.tensor_files import read_tensors, write_tensors
@@ -140,12 +140,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise ValueError("there is no model in it")
         facts = _checked_facts(manifest["facts"])
         spec = _saved_spec(path, facts["spaces"], config.num_envs)
-        # the rest is looked at when a learner takes it
-        culprit = non_finite(state["model"], "model")
-        if culprit is not None:
-            raise UserError(
-                f"checkpoint {path} cannot be used: '{culprit}' holds a number that is not finite"
-            )
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
         checkpoint = Checkpoint(path, config, progress, state, facts, spec, signed)
         refuse_larger_network(checkpoint)
@@ -173,9 +167,13 @@ def refuse_larger_network(checkpoint: Checkpoint) -> None:
     foreign = {*widths, *(getattr(settings, "critic_hidden_sizes", None) or ())}
     foreign = foreign.difference(*(tensor.shape for tensor in weights))
     sizes = (*widths,)
-    if checkpoint.spec is not None and settings.encoder in ("auto", "flat"):
-        spec = checkpoint.spec
-        sizes = (num_features(spec.observation_space), *widths, num_choices(spec.action_space))
+    if checkpoint.spec is not None:
+        features = num_features(checkpoint.spec.observation_space)
+        sizes = (*widths, num_choices(checkpoint.spec.action_space))
+        if settings.encoder in ("auto", "flat"):
+            sizes = (features, *sizes)
+        elif features > MAX_NUMBERS:
+            raise UserError(f"{checkpoint.path}: an observation of {features} numbers is too large")
     needed, stored = sum(map(mul, sizes, sizes[1:])), sum(tensor.numel() for tensor in weights)
     if foreign:
         problem = f"hidden_sizes are {list(widths)}, and no stored weight has a side of {max(foreign)}"

@@ -1,4 +1,4 @@
-"""The global random generators of Python, NumPy and torch: nobody here uses them, environments and callbacks may."""
+"""The global random generators of Python, NumPy and torch: environments, callbacks and dropout may use them."""
 
 import contextlib
 import random
@@ -11,7 +11,7 @@ from rl_training.core.types import State
 
 
 def seed_global_generators(seed: int) -> None:
-    """Seed the generators nobody here uses, for environments and callbacks that do."""
+    """Seed the generators that environments, callbacks and encoders may use."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

@@ -9,6 +9,7 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.core.state import not_finite
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.agent import Agent, check_spaces
@@ -24,17 +25,18 @@ from rl_training.experiment.evaluation import probe_spec
 from rl_training.experiment.snapshot import checked_state
 from rl_training.experiment.trust import refuse_foreign_encoder, refuse_foreign_module
 from rl_training.models.encoders import EncoderClass
+from rl_training.policies.base import NetworkPolicy
 
 
 def new_agent(config: TrainConfig, given: Given = NOTHING) -> Agent:
     """Return an agent with initial weights."""
     spec = probe_spec(config, given.factory)
-    parts = build_parts(config, spec, given)
     return Agent(
         config,
         spec,
-        parts.actor.policy,
-        state=lambda: checked_state(parts.learner, "the agent was not saved"),
+        build_actor(config, spec, given).policy,
+        # the seed is the same, so these have the same initial weights
+        state=lambda: checked_state(build_parts(config, spec, given).learner, "the agent was not saved"),
         progress=Progress,
         given=given,
     )
@@ -76,13 +78,10 @@ def load_agent(
         spec = _compared_spec(checkpoint, given.factory)
     else:
         spec = checkpoint.spec
-    policy = build_actor(config, spec, given).policy
-    with restoring(source), fitting_weights(source):
-        policy.load_state_dict(checkpoint.state["model"])
     return Agent(
         config,
         spec,
-        policy,
+        _with_weights(build_actor(config, spec, given).policy, checkpoint),
         state=lambda: checkpoint.state,
         progress=lambda: checkpoint.progress,
         given=given,
@@ -90,6 +89,18 @@ def load_agent(
         env_factory=checkpoint.env_factory and not isinstance(env, str),
         refuse_env=refuse_env,
     )
+
+
+def _with_weights(policy: NetworkPolicy, checkpoint: Checkpoint) -> NetworkPolicy:
+    """Put the weights and statistics of a checkpoint into a policy."""
+    with restoring(checkpoint.path), fitting_weights(checkpoint.path):
+        policy.load_state_dict(checkpoint.state["model"])
+    culprit = not_finite({"model": policy})
+    if culprit is not None:
+        raise UserError(
+            f"checkpoint {checkpoint.path} cannot be used: '{culprit}' holds a number that is not finite"
+        )
+    return policy
 
 
 def _compared_spec(checkpoint: Checkpoint, factory: EnvFactory | None) -> EnvSpec:

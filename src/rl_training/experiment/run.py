@@ -226,6 +226,8 @@ class Run:
                     self.trainer.load_state_dict(state["trainer"], lost=lost)
                     self.trainer.last_evaluation = checkpoint.facts["evaluation"]
                 set_global_generators(state["generators"])
+            else:
+                seed_global_generators(self.config.seed)
 
     def _tell_callbacks(self, start: Progress) -> None:
         learner, stepper, trainer = self.parts.learner, self.stepper, self.trainer

@@ -256,12 +256,13 @@ def evaluate_checkpoint(
     num_episodes: int = 10,
     env: EnvFactory | str | None = None,
     trust_modules: bool = False,
+    encoder: EncoderClass | None = None,
 ) -> dict[str, Any]:
     """Evaluate any saved agent, run or checkpoint; return `mean_reward`, `std_reward` and more.
 
     `env` is another environment than its own: an id, or a function that builds one.
     """
-    agent = load_agent(path, env=env, trust_modules=trust_modules, probe=False)
+    agent = load_agent(path, env=env, encoder=encoder, trust_modules=trust_modules, probe=False)
     return agent.evaluate(num_episodes)
 
 

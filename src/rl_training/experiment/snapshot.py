@@ -163,9 +163,11 @@ def parts_with_replay(
     """
     parts = build_parts(config, spec, given)
     needed = parts.source.nbytes
-    if needed and notice is not None:
+    if notice is not None and parts.source.storages:
         refuse_too_large(needed, "the replay buffer", "use a smaller buffer_size")
         notice(f"the replay buffer takes {size_text(needed)} of memory when full")
+    elif notice is not None:
+        refuse_too_large(needed, "a rollout", "use fewer num_steps or num_envs")
     while checkpoint is not None and (own or _brings_replay(checkpoint, parts.source.storages)):
         try:
             with restoring(checkpoint.path):

@@ -23,7 +23,6 @@ class ObservationInputs:
     def __init__(self, space: Space[Any]) -> None:
         self._leaves = [_Leaf(key, leaf) for key, leaf in observation_leaves(space).items()]
         self.size = sum(leaf.size for leaf in self._leaves)
-        self.shapes = {leaf.key: leaf.shape for leaf in self._leaves}
         self.continuous = torch.cat([torch.full((leaf.size,), leaf.continuous) for leaf in self._leaves])
 
     def vector(self, obs: Obs) -> Tensor:

@@ -6,7 +6,6 @@ Acting happens on a handful of rows, where a torch call costs more than its arit
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 import numpy as np
 from torch import nn
@@ -34,13 +33,6 @@ ACTIVATIONS: dict[type[nn.Module], Activation] = {
     nn.ELU: _elu,
     nn.SiLU: _silu,
 }
-
-
-class NumpyTwin(Protocol):
-    """A network for the CPU, without torch; what it returns is the subclass's."""
-
-    @property
-    def current(self) -> bool: ...
 
 
 def numpy_twin(module: nn.Module) -> "NumpyMLP | NumpyActorCritic | None":

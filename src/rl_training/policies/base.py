@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -90,6 +91,12 @@ class NetworkPolicy(nn.Module):
         """It remembers nothing."""
         return ()
 
+    def act(
+        self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
+    ) -> tuple[Array, PolicyState]:
+        """Return actions [N, ...] in the policy's units, and what to remember; each policy says how."""
+        raise NotImplementedError
+
     def outputs(self, obs: ObsArray) -> Any:
         """Return the network's outputs for observations [N, ...], in NumPy and without gradients."""
         twin = self._current_twin()
@@ -97,6 +104,8 @@ class NetworkPolicy(nn.Module):
 
     def _current_twin(self) -> NumpyMLP | NumpyActorCritic | None:
         """Return the network in NumPy, renewed if its parameters moved; None if it has no twin."""
+        if self.encoding.encoder is not None:
+            return None
         if self._twin is None or not self._twin.current:
             self._twin = numpy_twin(self.network)
         return self._twin

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.parts import BuildContext, Parts
+from rl_training.core.errors import UserError
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.rollout_buffer import RolloutBatch
@@ -232,3 +233,37 @@ def test_equal_seeds_give_equal_encoders_and_the_callers_generator_is_left_alone
     first, second, third = (flat(next(iter(encoders_of(parts)))[1]) for parts in (one, same, other))
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_the_statistics_of_a_frozen_encoder_are_frozen_too(algo: str) -> None:
+    parts = build(algo, tiny_encoders.Pretrained)
+    train(algo, parts, range(3))
+    for name, encoder in encoders_of(parts):
+        assert isinstance(encoder, tiny_encoders.Pretrained)
+        assert encoder.norm.num_batches_tracked == 0, name
+        assert not encoder.norm.running_mean.any(), name
+
+
+@pytest.mark.parametrize("algo", ["dqn", "sac", "td3"])
+def test_targets_follow_buffers_that_were_replaced(algo: str) -> None:
+    parts = build(algo, tiny_encoders.Rebinding)
+    train(algo, parts, range(4))
+    means = {name: encoder.mean for name, encoder in encoders_of(parts)}
+    assert all(mean.any() for mean in means.values()), means
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "remedy"),
+    [
+        ("ppo", {"num_steps": 4, "batch_size": 5}, "choose a batch_size that divides 16"),
+        ("dqn", {"batch_size": 1}, "use a larger batch_size"),
+        ("sac", {"batch_size": 1}, "use a larger batch_size"),
+    ],
+)
+def test_batch_statistics_of_a_single_row_are_refused(
+    algo: str, settings: dict[str, int], remedy: str
+) -> None:
+    with pytest.raises(UserError, match=f"tiny_encoders:Batched cannot learn from a single row.*{remedy}"):
+        build(algo, tiny_encoders.Batched, **settings)
+    build(algo, tiny_encoders.Plain, **settings)

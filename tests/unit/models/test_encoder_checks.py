@@ -1,5 +1,6 @@
 """A wrong encoder gets one sentence that names it, before anything depends on it."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,3 +85,27 @@ def test_a_network_with_a_layer_that_numpy_does_not_know_has_no_twin(layer: nn.M
     assert numpy_twin(nn.Sequential(nn.Linear(4, 8), layer, nn.Tanh(), nn.Linear(8, 2))) is None
     assert numpy_twin(nn.Sequential(nn.Linear(4, 8, bias=False), nn.Tanh())) is None
     assert numpy_twin(nn.Sequential(nn.Tanh(), nn.Linear(4, 8))) is None
+
+
+def test_parameters_of_another_type_are_refused() -> None:
+    def double(space: Any, width: int) -> nn.Module:
+        return tiny_encoders.Plain(space, width).double()
+
+    with pytest.raises(UserError, match=r"fails on inputs|of type torch.float64; make it torch.float32"):
+        make(double)
+
+
+def test_state_that_is_no_tensor_does_no_harm() -> None:
+    class Extra(tiny_encoders.Plain):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"version": 2}
+
+        def set_extra_state(self, state: dict[str, int]) -> None:
+            assert state == {"version": 2}
+
+    assert make(Extra).features_dim == 6
+
+
+def test_what_has_no_name_cannot_be_saved() -> None:
+    with pytest.raises(UserError, match=r"no name to be saved under; give a class, and its arguments"):
+        encoder_name(partial(tiny_encoders.Plain, scale=2.0))

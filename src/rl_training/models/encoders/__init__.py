@@ -53,23 +53,31 @@ def make_encoder(
     """
     name = encoder_name(encoder)
     seed = int(torch.randint(2**62, (), generator=generator, dtype=torch.int64))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        try:
-            module = encoder(space, features_dim, **arguments)
-        except Exception as error:
-            raise UserError(
-                f"encoder {name} cannot be built: {type(error).__name__}: {error}; it is called as "
-                f"encoder(observation_space, features_dim={features_dim}{''.join(f', {k}=…' for k in arguments)})"
-            ) from error
+    callers = torch.get_rng_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        module = encoder(space, features_dim, **arguments)
         check_encoder(module, name, ObservationInputs(space))
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"encoder {name} cannot be built: {type(error).__name__}: {error}; it is called as "
+            f"encoder(observation_space, features_dim={features_dim}{''.join(f', {k}=…' for k in arguments)})"
+        ) from error
+    finally:
+        torch.set_rng_state(callers)
     return module.eval()
 
 
 def encoder_name(encoder: EncoderClass) -> str:
-    """Return `module:Name` of a class or function."""
-    kind = encoder if hasattr(encoder, "__qualname__") else type(encoder)
-    return f"{kind.__module__}:{kind.__qualname__}"
+    """Return `module:Name` of a class or function, under which it is saved."""
+    if not hasattr(encoder, "__qualname__"):
+        raise UserError(
+            f"encoder is {encoder!r}, which has no name to be saved under; give a class, and its arguments as "
+            "encoder_kwargs"
+        )
+    return f"{encoder.__module__}:{encoder.__qualname__}"
 
 
 __all__ = ["ENCODERS", "EncoderClass", "chosen_encoder", "encoder_name", "encoder_names", "make_encoder"]

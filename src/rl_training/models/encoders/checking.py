@@ -1,5 +1,6 @@
 """An encoder is tried before anything depends on it, and a wrong one gets one sentence."""
 
+import copy
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ ROWS = 3
 def check_encoder(module: Any, name: str, inputs: ObservationInputs) -> None:
     """Refuse what is no module, does not say its width, or does not make finite features [B, features_dim] of inputs.
 
-    It is tried as it learns and as it acts, on several rows and on one.
+    It is tried as it acts, on one row, and as it learns, on several.
     """
     if not isinstance(module, nn.Module):
         raise UserError(f"encoder {name} gives a {type(module).__name__}; it must be a torch.nn.Module")
@@ -26,11 +27,32 @@ def check_encoder(module: Any, name: str, inputs: ObservationInputs) -> None:
         )
     module.eval()
     _try(module, name, width, inputs, rows=1)
-    before = {key: value.clone() for key, value in module.state_dict().items()}
+    wanted = torch.get_default_dtype()
+    for key, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.dtype != wanted:
+            raise UserError(
+                f"encoder {name} has a parameter '{key}' of type {parameter.dtype}; make it {wanted}"
+            )
+    before = copy.deepcopy(module.state_dict())
     module.train()
     _try(module, name, width, inputs, rows=ROWS)
     # whatever the trial changed, such as statistics of batches, is as it was
     module.load_state_dict(before)
+
+
+def learns_from_one_row(module: nn.Module, inputs: ObservationInputs) -> bool:
+    """Tell whether an encoder can be trained on a single row; one with batch statistics cannot."""
+    before, training = copy.deepcopy(module.state_dict()), module.training
+    device = next(module.parameters(), torch.zeros(0)).device
+    try:
+        with torch.no_grad():
+            module.train()(inputs.arranged(torch.zeros(1, inputs.size, device=device)))
+    except ValueError:
+        return False
+    finally:
+        module.load_state_dict(before)
+        module.train(training)
+    return True
 
 
 def _try(module: nn.Module, name: str, width: int, inputs: ObservationInputs, *, rows: int) -> None:
