@@ -255,3 +255,21 @@ def test_a_restart_after_a_fault_uses_the_class(tiny):
     config = tiny(max_restarts=1, rebuild_envs="off", features_dim=5)
     with pytest.warns(UserWarning, match="restart 1 of 1"):
         assert PPO(config, env=build, encoder=Local).learn().agent.timesteps == 64
+
+
+def test_arguments_of_a_stranger_do_not_reach_the_class_that_is_given(tiny, tmp_path, monkeypatch):
+    path = (
+        PPO(tiny(features_dim=5, encoder_kwargs={"scale": 3.0}), encoder=tiny_encoders.Plain)
+        .learn()
+        .agent.path
+    )
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+    for door in (rl_training.load, resume):
+        with pytest.raises(UserError, match=r"call your encoder with arguments of its own \(scale\)"):
+            door(path, encoder=tiny_encoders.Plain)
+    with pytest.raises(UserError, match="would import the module"):
+        rl_training.load(path, encoder_kwargs={})
+    again = rl_training.load(path, encoder=tiny_encoders.Plain, encoder_kwargs={"scale": 1.0})
+    assert again.agent.policy.network.encoder.scale == 1.0
+    trusted = rl_training.load(path, encoder=tiny_encoders.Plain, trust_modules=True)
+    assert trusted.agent.policy.network.encoder.scale == 3.0

@@ -60,6 +60,10 @@ class ActorCriticConfig(AlgorithmConfig):
         """Return the rows of the smallest batch that a rollout of `rows` is learned in."""
         return rows
 
+    def larger_batches(self, rows: int) -> str:
+        """Return how to get larger ones, as text."""
+        return "use more num_steps or num_envs"
+
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         found = [
@@ -93,9 +97,7 @@ class OnPolicyLearner(BaseLearner):
     ) -> None:
         self.policy, self.optimizer = actor.policy, optimizer
         rows = config.num_steps * actor.policy.spec.num_envs
-        refuse_single_rows(
-            actor.policy, config.smallest_batch(rows), f"choose a batch_size that divides {rows}"
-        )
+        refuse_single_rows(actor.policy, config.smallest_batch(rows), config.larger_batches(rows))
         self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
         self.moded = () if actor.policy.encoding.encoder is None else (actor.policy.network,)
         self.owners = {"model": actor.policy, "optimizer": optimizer, "learner/explorer": actor.explorer}

@@ -50,6 +50,10 @@ class PPOConfig(ActorCriticConfig):
         """The last minibatch of an epoch has what is left."""
         return rows % self.batch_size or self.batch_size
 
+    def larger_batches(self, rows: int) -> str:
+        """Nothing may be left, or more than one row."""
+        return f"use a batch_size of 2 or more that divides num_steps * num_envs ({rows})"
+
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         rows = self.num_steps * num_envs

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.optim import flatten_parameters
+from rl_training.core.errors import UserError
 from rl_training.core.types import State
 
 
@@ -19,7 +20,12 @@ class TargetNetwork:
     is_learned = True
 
     def __init__(self, online: nn.Module, flat: Tensor) -> None:
-        self.network = copy.deepcopy(online)
+        try:
+            self.network = copy.deepcopy(online)
+        except Exception as error:
+            raise UserError(
+                f"a target network needs a copy, and this one cannot be copied: {type(error).__name__}: {error}"
+            ) from error
         self._flat = flatten_parameters([p for p in self.network.parameters() if p.requires_grad])
         self.network.requires_grad_(False)
         self._online_flat = flat

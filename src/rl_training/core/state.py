@@ -68,7 +68,8 @@ def not_finite(owners: Owners) -> str | None:
     """
     for name, owner in owners.items():
         learned = owner.requires_grad if isinstance(owner, Tensor) else getattr(owner, "is_learned", False)
-        buffers = {key for key, _ in owner.named_buffers()} if isinstance(owner, nn.Module) else set()
+        module = owner if isinstance(owner, nn.Module) else getattr(owner, "network", None)  # of a target
+        buffers = {key for key, _ in module.named_buffers()} if isinstance(module, nn.Module) else set()
         if not learned and not isinstance(owner, nn.Module):
             continue
         for path, tensor in _tensors(_state_of(owner), name):

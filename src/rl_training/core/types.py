@@ -163,7 +163,7 @@ def leaves(obs: ObsArray) -> Iterator[tuple[str, Array]]:
 
 
 def tensors_of(obs: ObsArray) -> Obs:
-    """Return the same memory as tensors."""
+    """Return tensors, of the same memory where its layout allows."""
     if isinstance(obs, dict):
-        return {key: from_numpy(array) for key, array in obs.items()}
-    return from_numpy(obs)
+        return {key: from_numpy(np.ascontiguousarray(array)) for key, array in obs.items()}
+    return from_numpy(np.ascontiguousarray(obs))

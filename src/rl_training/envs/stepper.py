@@ -89,7 +89,7 @@ class VectorStepper:
         out.num_valid = int(out.valid.sum()) if was_ended else len(out.valid)
         if out.any_ended:
             self._write_final_obs(obs, info)
-        if CUT in info or out.any_cut:
+        if CUT in info or out.any_cut or (out.any_ended and CUT in info.get("final_info", ())):
             self._write_cuts(info)
         self._refuse_non_finite()
 
@@ -194,11 +194,31 @@ class VectorStepper:
             self.env.set_attr("episode", -1)
 
     def _write_cuts(self, info: dict[str, Any]) -> None:
-        """Where the episode has ended anyway, or the row is dead, there is nothing to cut."""
+        """A life lost in the step of a time limit is an end of the task; a dead row has nothing to cut.
+
+        In same-step mode what was said of an episode's last step lies apart: `info` is already that of the next one.
+        """
         out = self.out
-        out.cut[:] = info.get(CUT, False)
-        out.cut &= ~out.ended & out.valid
+        out.cut[:] = self._flags(info)
+        if self.same_step and out.any_ended:
+            np.copyto(out.cut, self._flags(info.get("final_info", {})), where=out.ended)
+        out.cut &= out.valid
+        out.terminated |= out.cut & out.truncated
+        out.truncated &= ~out.cut
+        out.cut &= ~out.ended
         out.any_cut = bool(out.cut.any())
+
+    def _flags(self, info: dict[str, Any]) -> Array:
+        """Return which environments said that they cut [N]; anything but true or false is refused."""
+        said = np.asarray(info.get(CUT, np.zeros(len(self.out.cut), np.bool_)))
+        if said.dtype != np.bool_ and said.shape == self.out.cut.shape:
+            said = np.array([False if entry is None else entry for entry in said.tolist()])
+        if said.dtype != np.bool_ or said.shape != self.out.cut.shape:
+            raise EnvironmentFault(
+                f"an environment gave info['{CUT}'] that is not true or false at step {self.vector_steps} of this run; "
+                "mend the environment or wrapper that sets it"
+            )
+        return said
 
     def _write_final_obs(self, obs: Any, info: dict[str, Any]) -> None:
         out = self.out

@@ -105,7 +105,7 @@ def choose_device(name: str) -> torch.device:
 def named_encoder(name: str) -> EncoderClass:
     """Return the class that `module:Name` means; whether its module may be imported is the caller's to know."""
     module, _, attribute = name.partition(":")
-    remedy = f"in Python, give the class itself: encoder={attribute.rpartition('.')[2]}"
+    remedy = f"give it in Python: encoder={attribute.rpartition('.')[2]}, or move it into a module of its own"
     try:
         import_module(module)
     except Exception as error:  # a module may raise anything while it is imported

@@ -68,7 +68,7 @@ def load_agent(
     checkpoint = replace(checkpoint, config=given.named_in(checkpoint.config.with_overrides(**changes)))
     refuse_larger_network(checkpoint)
     source, config, signed = checkpoint.path, checkpoint.config, checkpoint.signed
-    refuse_foreign_encoder(source, config, signed=signed, allowed=trust_modules or encoder is not None)
+    _refuse_encoder(checkpoint, given, trusted=trust_modules, own_arguments="encoder_kwargs" in changes)
 
     def refuse_env() -> None:
         refuse_foreign_module(source, config.env_id, signed=signed, allowed=trust_modules or env is not None)
@@ -89,6 +89,13 @@ def load_agent(
         env_factory=checkpoint.env_factory and not isinstance(env, str),
         refuse_env=refuse_env,
     )
+
+
+def _refuse_encoder(checkpoint: Checkpoint, given: Given, *, trusted: bool, own_arguments: bool) -> None:
+    settings = checkpoint.config.algorithm
+    arguments = () if own_arguments else tuple(settings.encoder_kwargs)
+    known = {"signed": checkpoint.signed, "trusted": trusted, "given": given.encoder is not None}
+    refuse_foreign_encoder(checkpoint.path, settings.encoder, arguments, **known)
 
 
 def _with_weights(policy: NetworkPolicy, checkpoint: Checkpoint) -> NetworkPolicy:

@@ -114,9 +114,9 @@ def resume(
         named = Path(path).resolve() != run_dir.resolve()  # a checkpoint asked for by name is used or refused
         checkpoint = read_checkpoint(find_checkpoint(path)) if named else newest_or_none(run_dir)
         own, previous = checkpoint or read_origin(run_dir), read_metadata(run_dir)
-        allowed = trust_modules or env_id is not None or factory is not None
-        _refuse_env(checkpoint.path if checkpoint else run_dir, own, env_id, factory, allowed=allowed)
-        _refuse_encoder(checkpoint.path if checkpoint else run_dir, own, given, allowed=trust_modules)
+        _refuse_strangers(
+            checkpoint.path if checkpoint else run_dir, own, env_id, given, trusted=trust_modules
+        )
         extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
         config = given.named_in(own.config.with_overrides(max_time=max_time, **extension))
         if checkpoint is not None:
@@ -138,24 +138,17 @@ def resume(
             return run.execute(run_dir, metadata, stepper, start)
 
 
-def _refuse_env(
-    source: Path,
-    own: Checkpoint | Origin,
-    env_id: str | None,
-    factory: EnvFactory | None,
-    *,
-    allowed: bool,
+def _refuse_strangers(
+    source: Path, own: Checkpoint | Origin, env_id: str | None, given: Given, *, trusted: bool
 ) -> None:
-    """Refuse an environment that is another than the run's own, is not known here, or may not be imported."""
-    recorded = own.config.env_id
+    """Refuse an environment that is another than the run's own or not known here, and what may not be imported."""
+    recorded, settings = own.config.env_id, own.config.algorithm
     refuse_other_env(source, recorded, env_id)
-    refuse_missing_factory(source, recorded, needed=own.env_factory and factory is None)
+    refuse_missing_factory(source, recorded, needed=own.env_factory and given.factory is None)
+    allowed = trusted or env_id is not None or given.factory is not None
     refuse_foreign_module(source, recorded, signed=own.signed, allowed=allowed)
-
-
-def _refuse_encoder(source: Path, own: Checkpoint | Origin, given: Given, *, allowed: bool) -> None:
-    allowed = allowed or given.encoder is not None
-    refuse_foreign_encoder(source, own.config, signed=own.signed, allowed=allowed)
+    known = {"signed": own.signed, "trusted": trusted, "given": given.encoder is not None}
+    refuse_foreign_encoder(source, settings.encoder, settings.encoder_kwargs, **known)
 
 
 def _warn_of_differences(checkpoint: Checkpoint, config: TrainConfig) -> None:

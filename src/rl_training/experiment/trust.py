@@ -11,6 +11,7 @@ import os
 import secrets
 import stat
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from rl_training.config import TrainConfig
@@ -49,19 +50,27 @@ def refuse_foreign_module(source: object, env_id: str, *, signed: bool, allowed:
     )
 
 
-def refuse_foreign_encoder(source: object, config: TrainConfig, *, signed: bool, allowed: bool) -> None:
-    """Refuse to import and call the encoder that the run of somebody else names, unless the user has allowed it.
+def refuse_foreign_encoder(
+    source: object, name: str, arguments: Iterable[str], *, signed: bool, trusted: bool, given: bool
+) -> None:
+    """Refuse to call the encoder that the run of somebody else names, or a `given` one with `arguments` of theirs.
 
     That its module is imported already proves nothing: `subprocess` is, and the arguments are somebody else's, too.
     """
-    name = config.algorithm.encoder
-    if signed or allowed or ":" not in name:
+    if signed or trusted or ":" not in name:
         return
-    raise UserError(
-        f"{source} is not signed by you and would import the module '{name.partition(':')[0]}' for its encoder "
-        f"'{name}'; if you trust that module, give --trust-modules (in Python: encoder={name.partition(':')[2]} or "
-        "trust_modules=True)"
-    )
+    if not given:
+        raise UserError(
+            f"{source} is not signed by you and would import the module '{name.partition(':')[0]}' for its encoder "
+            f"'{name}'; if you trust that module, give --trust-modules (in Python: encoder={name.partition(':')[2]} or "
+            "trust_modules=True)"
+        )
+    listed = ", ".join(arguments)
+    if listed:
+        raise UserError(
+            f"{source} is not signed by you and would call your encoder with arguments of its own ({listed}); give "
+            "load(..., encoder_kwargs=...) or trust_modules=True"
+        )
 
 
 def imports_nothing(config: TrainConfig) -> bool:

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rl_training.core.errors import RunFault
 from rl_training.core.types import Obs
 
 
@@ -21,7 +22,7 @@ class Encoded(nn.Module):
 
     def forward(self, inputs: Obs, *others: Any, **named: Any) -> Any:
         """Return what the network makes of the features; it takes the other arguments as they are."""
-        features: Tensor = self.encoder(inputs)
+        features = encode(self.encoder, inputs)
         return self.network(features.detach() if self.detach else features, *others, **named)
 
 
@@ -34,8 +35,20 @@ class EncodedPair(nn.Module):
 
     def forward(self, inputs: Obs) -> tuple[Tensor, Tensor]:
         """Return action parameters [B, A] and values [B]."""
-        outputs: tuple[Tensor, Tensor] = self.network(self.encoder(inputs), self.critic_encoder(inputs))
+        outputs: tuple[Tensor, Tensor] = self.network(
+            encode(self.encoder, inputs), encode(self.critic_encoder, inputs)
+        )
         return outputs
+
+
+def encode(encoder: nn.Module, inputs: Obs) -> Tensor:
+    """Return an encoder's features [B, D]; if it fails, by its name: it may be somebody's own."""
+    try:
+        features: Tensor = encoder(inputs)
+    except Exception as error:
+        name = f"{type(encoder).__module__}:{type(encoder).__qualname__}"
+        raise RunFault(f"encoder {name} failed: {type(error).__name__}: {error}") from error
+    return features
 
 
 def reader(network: nn.Module) -> nn.Module:

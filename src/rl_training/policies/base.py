@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.core.errors import RunFault
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, tensors_of
-from rl_training.models.encoders import EncoderClass, make_encoder
+from rl_training.models.encoders import EncoderClass, encoder_name, make_encoder
 from rl_training.models.inputs import ObservationInputs
 from rl_training.models.normalizer import ObservationNormalizer, RewardNormalizer
 from rl_training.models.numpy_forward import NumpyActorCritic, NumpyMLP, numpy_twin
@@ -117,9 +118,12 @@ class NetworkPolicy(nn.Module):
     @torch.no_grad()
     def _outputs_on_device(self, obs: ObsArray, *others: Any) -> Any:
         outputs = self.network(self.prepare(moved(tensors_of(obs), self.device)), *others)
-        if isinstance(outputs, tuple):
-            return tuple(part.cpu().numpy() for part in outputs)
-        return outputs.cpu().numpy()
+        parts = tuple(part.cpu().numpy() for part in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        if self.encoding.encoder is not None and not all(np.isfinite(part).all() for part in parts):
+            # before an environment sees it and gets the blame
+            name = encoder_name(self.encoding.encoder)
+            raise RunFault(f"the network with encoder {name} gave a number that is not finite while acting")
+        return parts if isinstance(outputs, tuple) else parts[0]
 
 
 def moved(obs: Obs, device: torch.device) -> Obs:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.parts import BuildContext, Parts
-from rl_training.core.errors import UserError
+from rl_training.core.errors import RunFault, UserError
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.rollout_buffer import RolloutBatch
@@ -256,7 +256,7 @@ def test_targets_follow_buffers_that_were_replaced(algo: str) -> None:
 @pytest.mark.parametrize(
     ("algo", "settings", "remedy"),
     [
-        ("ppo", {"num_steps": 4, "batch_size": 5}, "choose a batch_size that divides 16"),
+        ("ppo", {"num_steps": 4, "batch_size": 5}, "use a batch_size of 2 or more that divides"),
         ("dqn", {"batch_size": 1}, "use a larger batch_size"),
         ("sac", {"batch_size": 1}, "use a larger batch_size"),
     ],
@@ -267,3 +267,23 @@ def test_batch_statistics_of_a_single_row_are_refused(
     with pytest.raises(UserError, match=f"tiny_encoders:Batched cannot learn from a single row.*{remedy}"):
         build(algo, tiny_encoders.Batched, **settings)
     build(algo, tiny_encoders.Plain, **settings)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_an_encoder_that_fails_later_is_named(algo: str) -> None:
+    parts = build(algo, tiny_encoders.NanLater)
+    obs, rng = np.zeros((2, 4), np.float32), np.random.default_rng(0)
+    encoder = next(module for _, module in encoders_of(parts))
+    encoder.calls = 100  # type: ignore[assignment]
+    with pytest.raises(
+        RunFault, match="encoder tiny_encoders:NanLater gave a number that is not finite while acting"
+    ):
+        parts.actor.policy.act(obs, (), deterministic=True, rng=rng)
+    with pytest.raises(RunFault, match="encoder tiny_encoders:Plain failed: RuntimeError"):
+        build(algo, tiny_encoders.Plain).actor.policy.network(torch.zeros(2, 99))
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_mask_of_infinities_may_be_saved(algo: str) -> None:
+    learner = build(algo, tiny_encoders.Pretrained).learner
+    assert learner.not_finite() is None

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from records import act_arrays, step_arrays
 
+from rl_training.core.errors import EnvironmentFault
 from rl_training.core.types import Progress
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
@@ -137,3 +138,53 @@ def test_one_step_returns_do_not_look_past_a_cut() -> None:
     buffer.record_outcome(step_arrays(np.ones((2, 1)), [1.0, 1.0], cut=[True, False]))
     assert buffer.rows["discounts"][:2].tolist() == [0.0, GAMMA]
     assert buffer.rows["next_obs"][:2, 0].tolist() == [1.0, 1.0]
+
+
+class LastLife(gymnasium.Env[Any, Any]):
+    """Ends by the clock after two steps, with a life lost in the same step or whatever else it says."""
+
+    def __init__(self, said: Any, truncated: bool = True) -> None:
+        self.observation_space, self.action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2)
+        self.said, self.truncated = said, truncated
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        last = self.count == 2
+        return np.ones(1, np.float32), 1.0, False, last and self.truncated, {CUT: self.said} if last else {}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_a_life_lost_in_the_step_of_the_time_limit_is_an_end_of_the_task(mode: AutoresetMode) -> None:
+    builders = [partial(LastLife, said) for said in (True, False)]
+    stepper = VectorStepper(SyncVectorEnv(builders, autoreset_mode=mode))
+    stepper.reset()
+    for _ in range(2):
+        stepper.step(np.zeros(2, np.int64))
+    out = stepper.out
+    assert out.terminated.tolist() == [True, False]
+    assert out.truncated.tolist() == [False, True]
+    assert (out.cut.tolist(), out.any_cut, out.ended.tolist()) == ([False, False], False, [True, True])
+
+
+@pytest.mark.parametrize("said", ["False", 1, 0.5, np.array([True]), {"a": True}, float("nan")], ids=str)
+def test_anything_but_true_or_false_is_refused(said: Any) -> None:
+    stepper = VectorStepper(
+        SyncVectorEnv([partial(LastLife, said, False)], autoreset_mode=AutoresetMode.SAME_STEP)
+    )
+    stepper.reset()
+    stepper.step(np.zeros(1, np.int64))
+    with pytest.raises(EnvironmentFault, match=r"info\['cut_bootstrap'\] that is not true or false"):
+        stepper.step(np.zeros(1, np.int64))
+
+
+def test_numpys_true_is_true() -> None:
+    builders = [partial(LastLife, np.True_, False), partial(LastLife, np.False_, False)]
+    stepper = VectorStepper(SyncVectorEnv(builders, autoreset_mode=AutoresetMode.SAME_STEP))
+    stepper.reset()
+    for _ in range(2):
+        stepper.step(np.zeros(2, np.int64))
+    assert stepper.out.cut.tolist() == [True, False]

@@ -28,7 +28,7 @@ def make(encoder: Any, **arguments: Any) -> nn.Module:
          "encoder(observation_space, features_dim=6, how=…)"),
         ("width", "returns shape [1, 6] for 1 observations; with features_dim 7 it must be [1, 7]"),
         ("no width", "has features_dim None; set self.features_dim to the number of features it returns"),
-        ("nan", "returns features that are not finite for an observation of zeros"),
+        ("nan", "returns features that are not finite for an observation of its space"),
         ("flat", "returns shape [6] for 1 observations; with features_dim 6 it must be [1, 6]"),
         ("tuple", "returns a tuple; it must return a tensor [B, 6]"),
         ("forward", "fails on inputs [1, 4]: RuntimeError: "),
@@ -109,3 +109,20 @@ def test_state_that_is_no_tensor_does_no_harm() -> None:
 def test_what_has_no_name_cannot_be_saved() -> None:
     with pytest.raises(UserError, match=r"no name to be saved under; give a class, and its arguments"):
         encoder_name(partial(tiny_encoders.Plain, scale=2.0))
+
+
+def test_an_encoder_that_changes_its_inputs_is_refused() -> None:
+    with pytest.raises(
+        UserError, match="tiny_encoders:InPlace changes its inputs in place; let it work on a copy"
+    ):
+        make(tiny_encoders.InPlace)
+
+
+def test_numbers_that_no_file_can_hold_are_refused() -> None:
+    class Rotary(tiny_encoders.Plain):
+        def __init__(self, space: Any, width: int) -> None:
+            super().__init__(space, width)
+            self.register_buffer("turn", torch.ones(2, dtype=torch.complex64))
+
+    with pytest.raises(UserError, match=r"has 'turn' of type torch.complex64, which cannot be saved"):
+        make(Rotary)

@@ -12,7 +12,6 @@ from torch import nn
 
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.models.encoders.checking import check_encoder
-from rl_training.models.inputs import ObservationInputs
 
 EncoderClass: TypeAlias = Callable[..., nn.Module]
 """Called as `encoder(observation_space, features_dim, **encoder_kwargs)`; its `features_dim` is its true width."""
@@ -57,10 +56,10 @@ def make_encoder(
     torch.default_generator.manual_seed(seed)
     try:
         module = encoder(space, features_dim, **arguments)
-        check_encoder(module, name, ObservationInputs(space))
+        check_encoder(module, name, space)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"encoder {name} cannot be built: {type(error).__name__}: {error}; it is called as "
             f"encoder(observation_space, features_dim={features_dim}{''.join(f', {k}=…' for k in arguments)})"

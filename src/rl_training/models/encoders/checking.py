@@ -1,19 +1,24 @@
 """An encoder is tried before anything depends on it, and a wrong one gets one sentence."""
 
 import copy
+from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
+from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
+from rl_training.core.spaces import observation_leaves
 from rl_training.core.types import Obs
 from rl_training.models.inputs import ObservationInputs
 
 ROWS = 3
+LARGEST = 10.0
 
 
-def check_encoder(module: Any, name: str, inputs: ObservationInputs) -> None:
+def check_encoder(module: Any, name: str, space: Space[Any]) -> None:
     """Refuse what is no module, does not say its width, or does not make finite features [B, features_dim] of inputs.
 
     It is tried as it acts, on one row, and as it learns, on several.
@@ -21,21 +26,27 @@ def check_encoder(module: Any, name: str, inputs: ObservationInputs) -> None:
     if not isinstance(module, nn.Module):
         raise UserError(f"encoder {name} gives a {type(module).__name__}; it must be a torch.nn.Module")
     width = getattr(module, "features_dim", None)
-    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+    if not isinstance(width, Integral) or width < 1:
         raise UserError(
             f"encoder {name} has features_dim {width!r}; set self.features_dim to the number of features it returns"
         )
     module.eval()
-    _try(module, name, width, inputs, rows=1)
+    _try(module, name, int(width), space, rows=1)
     wanted = torch.get_default_dtype()
     for key, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype != wanted:
             raise UserError(
                 f"encoder {name} has a parameter '{key}' of type {parameter.dtype}; make it {wanted}"
             )
+    for key, part in module.state_dict().items():
+        if isinstance(part, Tensor) and part.is_complex():
+            raise UserError(
+                f"encoder {name} has '{key}' of type {part.dtype}, which cannot be saved; keep its real and imaginary "
+                "part, or register it with persistent=False"
+            )
     before = copy.deepcopy(module.state_dict())
     module.train()
-    _try(module, name, width, inputs, rows=ROWS)
+    _try(module, name, int(width), space, rows=ROWS)
     # whatever the trial changed, such as statistics of batches, is as it was
     module.load_state_dict(before)
 
@@ -55,8 +66,20 @@ def learns_from_one_row(module: nn.Module, inputs: ObservationInputs) -> bool:
     return True
 
 
-def _try(module: nn.Module, name: str, width: int, inputs: ObservationInputs, *, rows: int) -> None:
-    trial = inputs.arranged(torch.zeros(rows, inputs.size))
+def sampled_inputs(space: Space[Any], rows: int) -> Obs:
+    """Return inputs [rows, ...] as observations of the space give them, none far from 0."""
+    found = {}
+    for key, leaf in observation_leaves(space).items():
+        own = copy.deepcopy(leaf)
+        own.seed(0)
+        found[key] = torch.from_numpy(np.stack([np.asarray(own.sample()) for _ in range(rows)]))
+    inputs = ObservationInputs(space)
+    return inputs.arranged(inputs.vector(found[""] if "" in found else found).clamp(-LARGEST, LARGEST))
+
+
+def _try(module: nn.Module, name: str, width: int, space: Space[Any], *, rows: int) -> None:
+    trial = sampled_inputs(space, rows)
+    before = copy.deepcopy(trial)
     try:
         with torch.no_grad():
             features = module(trial)
@@ -74,7 +97,16 @@ def _try(module: nn.Module, name: str, width: int, inputs: ObservationInputs, *,
             f"{width} it must be {[rows, width]}"
         )
     if not bool(torch.isfinite(features).all()):
-        raise UserError(f"encoder {name} returns features that are not finite for an observation of zeros")
+        raise UserError(
+            f"encoder {name} returns features that are not finite for an observation of its space"
+        )
+    pairs = zip(_parts(trial), _parts(before), strict=True)
+    if not all(torch.equal(now, then) for now, then in pairs):
+        raise UserError(f"encoder {name} changes its inputs in place; let it work on a copy")
+
+
+def _parts(inputs: Obs) -> list[Tensor]:
+    return list(inputs.values()) if isinstance(inputs, dict) else [inputs]
 
 
 def shapes(inputs: Obs) -> str:
