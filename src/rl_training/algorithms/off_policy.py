@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scalar
@@ -80,7 +81,7 @@ class OffPolicyLearner(BaseLearner):
     def __init__(self, config: ReplayConfig, actor: Actor[NetworkPolicy]) -> None:
         # asking a module for its device takes as long as a layer
         self.device = actor.policy.device
-        self._prepare = actor.policy.prepare
+        self._inputs_of = actor.policy.inputs_of
         refuse_single_rows(actor.policy, config.batch_size, "use a larger batch_size")
         self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
         self.owners = {"model": actor.policy, "learner/explorer": actor.explorer}
@@ -92,7 +93,8 @@ class OffPolicyLearner(BaseLearner):
     def prepared(self, batch: Transitions) -> Transitions:
         """Return the batch on the learner's device, with the network's inputs in place of observations."""
         rows = batch if self.device.type == "cpu" else batch.to(self.device)
-        return replace(rows, obs=self._prepare(rows.obs), next_obs=self._prepare(rows.next_obs))
+        with torch.no_grad():
+            return replace(rows, obs=self._inputs_of(rows.obs), next_obs=self._inputs_of(rows.next_obs))
 
 
 def build_replay(

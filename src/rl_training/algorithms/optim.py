@@ -29,9 +29,13 @@ class FlatOptimizer(ABC):
 
     def minimize(self, loss: Tensor, learning_rate: Tensor) -> Tensor:
         """Take one step down `loss`; return the gradient's norm before clipping. Tensors only, no synchronisation."""
-        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        grads = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         with torch.no_grad():
-            grad = torch.cat([part.reshape(-1) for part in grads], out=self._grad)
+            parts = [
+                parameter.new_zeros(parameter.numel()) if part is None else part.reshape(-1)
+                for part, parameter in zip(grads, self.parameters, strict=True)
+            ]
+            grad = torch.cat(parts, out=self._grad)
             norm: Tensor = torch.linalg.vector_norm(grad)
             if self.max_grad_norm is not None:
                 grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))

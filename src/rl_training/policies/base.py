@@ -76,6 +76,10 @@ class NetworkPolicy(nn.Module):
 
         Nothing in it is learned, so it may be done once for all epochs over a rollout.
         """
+        return self.inputs_of(obs)
+
+    def inputs_of(self, obs: Obs) -> Obs:
+        """The same for a caller that has switched gradients off already."""
         vector = self.inputs.vector(obs)
         if self.normalizer is not None:
             vector = self.normalizer(vector)
