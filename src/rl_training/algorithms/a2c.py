@@ -20,7 +20,6 @@ from rl_training.core.schedules import ScheduleName
 from rl_training.core.spaces import ANY_ACTION
 from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
-from rl_training.data.sources import RolloutSource
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
 
@@ -111,17 +110,8 @@ class A2C(Algorithm):
     config_class = A2CConfig
     action_spaces = ANY_ACTION
 
-    @staticmethod
-    def build_actor(settings: A2CConfig, context: BuildContext) -> Actor[ActorCriticPolicy]:
-        """Return the policy and how it explores."""
-        return build_actor_critic(settings, context)
-
-    @staticmethod
-    def build_source(
-        settings: A2CConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
-    ) -> RolloutSource:
-        """Return its rollouts."""
-        return build_rollouts(settings, context, actor)
+    build_actor = staticmethod(build_actor_critic)
+    build_source = staticmethod(build_rollouts)
 
     @staticmethod
     def build_learner(

@@ -15,7 +15,6 @@ from rl_training.algorithms.parts import Actor, BuildContext
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.replay_buffer import Transitions
-from rl_training.data.sources import ReplaySource
 from rl_training.policies.continuous import SquashedGaussianPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 
@@ -154,12 +153,7 @@ class SAC(Algorithm):
         action_rng = numpy_generator(context.seed, ACTIONS)
         return Actor(policy, ContinuousExplorer(policy, action_rng, learning_starts=settings.learning_starts))
 
-    @staticmethod
-    def build_source(
-        settings: SACConfig, context: BuildContext, actor: Actor[SquashedGaussianPolicy]
-    ) -> ReplaySource:
-        """Return its replay."""
-        return build_replay(settings, context, actor)
+    build_source = staticmethod(build_replay)
 
     @staticmethod
     def build_learner(

@@ -15,7 +15,6 @@ from rl_training.algorithms.targets import TargetNetwork
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.replay_buffer import Transitions
-from rl_training.data.sources import ReplaySource
 from rl_training.models.encoded import Encoded
 from rl_training.policies.continuous import DeterministicPolicy
 from rl_training.policies.explorers import ContinuousExplorer
@@ -143,12 +142,7 @@ class TD3(Algorithm):
         )
         return Actor(policy, explorer)
 
-    @staticmethod
-    def build_source(
-        settings: TD3Config, context: BuildContext, actor: Actor[DeterministicPolicy]
-    ) -> ReplaySource:
-        """Return its replay."""
-        return build_replay(settings, context, actor)
+    build_source = staticmethod(build_replay)
 
     @staticmethod
     def build_learner(
