@@ -26,7 +26,8 @@ class Algorithm:
     """A thin face over parts: no mathematics, no loop, no files of its own.
 
     `env` is a function that builds one environment (called with the config's `env_kwargs`), for environments
-    that are not registered with Gymnasium; `env_id` is then only a name.
+    that are not registered with Gymnasium; `env_id` is then only a name. `encoder` is the class of an encoder of your
+    own, which is saved by its name.
     """
 
     name: ClassVar[str]
@@ -63,13 +64,13 @@ class Algorithm:
 
     @staticmethod
     def build_source(settings: Any, context: BuildContext, actor: Actor[Any]) -> ExperienceSource[Any]:
-        """Return where the learner's batches come from."""
-        raise NotImplementedError
+        """Return where the learner's batches come from; each algorithm says how."""
+        raise NotImplementedError("an algorithm needs a build_source of its own")
 
     @staticmethod
     def build_learner(settings: Any, context: BuildContext, actor: Actor[Any]) -> StatefulLearner:
-        """Return the update rule."""
-        raise NotImplementedError
+        """Return the update rule; each algorithm says how."""
+        raise NotImplementedError("an algorithm needs a build_learner of its own")
 
     @classmethod
     def build(cls, settings: Any, context: BuildContext) -> Parts:

@@ -100,7 +100,7 @@ class NetworkPolicy(nn.Module):
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
         """Return actions [N, ...] in the policy's units, and what to remember; each policy says how."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not say how it acts")
 
     def outputs(self, obs: ObsArray) -> Any:
         """Return the network's outputs for observations [N, ...], in NumPy and without gradients."""
