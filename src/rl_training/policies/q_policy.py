@@ -88,8 +88,9 @@ class QPolicy(NetworkPolicy):
 
     def _values(self, obs: ObsArray, noise: list[Noise] | None) -> Array:
         """Return values [N, A]; without noise in NumPy, if the network is a plain chain of layers."""
-        if noise is None and self._current_twin() is not None:
-            return cast(Array, self.outputs(obs))
+        twin = self._current_twin() if noise is None else None
+        if twin is not None:
+            return cast(Array, twin(self._vector_numpy(obs)))
         outputs = torch.from_numpy(self._outputs_on_device(obs, noise)).to(self.device)
         with torch.no_grad():
             return self.action_values(outputs).cpu().numpy()
