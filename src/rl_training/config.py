@@ -149,6 +149,11 @@ class TrainConfig(CheckedConfig):
             found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
         return found + self.algorithm.problems(self.num_envs)
 
+    @property
+    def stacked_frames(self) -> int:
+        """How many frames make one observation."""
+        return 1
+
     def with_overrides(self, **overrides: Any) -> Self:
         """Return a copy with run-level and algorithm-level settings replaced, whichever the names belong to."""
         own = {item.name for item in fields(self)}
