@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint learn bench chaos hostile parity traces clean
+.PHONY: train test lint learn bench replay-memory chaos hostile parity traces clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -27,6 +27,10 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench_buffer.py
 	$(BIN)/python benchmarks/bench_off_policy.py
 	$(BIN)/python benchmarks/bench_memory.py
+
+replay-memory: $(VENV)/.installed-dev
+	$(PIP) --constraint constraints.txt -e ".[bench]"
+	$(BIN)/python scripts/replay_memory.py
 
 hostile: $(VENV)/.installed-dev
 	$(BIN)/python scripts/hostile.py

@@ -21,7 +21,7 @@ from torch import Tensor
 from rl_training.core.columns import Column
 from rl_training.core.types import Array, State
 
-MAX_CHUNK = 512
+MAX_CHUNK = 256
 USUAL_LENGTH = 64
 """Episodes of fewer transitions are unusual: they need more memory than is announced."""
 
