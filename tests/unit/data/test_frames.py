@@ -197,13 +197,13 @@ def drop(store: FrameStore, oldest_row: int, *waiting: int) -> int:
 
 
 def test_chunks_are_dropped_when_neither_rows_nor_waiting_frames_nor_stacks_shown_need_them() -> None:
-    store = filled(usual=100, frames=42)
+    store = filled(usual=100, frames=40)
     assert store.chunk == 4
-    assert drop(store, 3, 41) == 0, "row 3 needs frame 3, in the first chunk"
-    assert drop(store, 4, 41) == 4
-    assert drop(store, 30, 13, 41) == 12, "frame 13 waits"
-    assert drop(store, 42) == 40, "frame 41 is shown"
-    assert (store.kept_rows, store.total_rows) == (2, 42)
+    assert drop(store, 3, 39) == 0, "row 3 needs frame 3, in the first chunk"
+    assert drop(store, 4, 39) == 4
+    assert drop(store, 30, 13, 39) == 12, "frame 13 waits"
+    assert drop(store, 40) == 36, "frame 39 is shown"
+    assert (store.kept_rows, store.total_rows) == (4, 40)
 
 
 def test_places_of_dropped_chunks_are_used_again_lowest_first() -> None:
