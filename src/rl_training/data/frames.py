@@ -65,6 +65,7 @@ class FrameStore:
         # of the chunks in use, oldest first: where each lies, and the newest row whose oldest frame is in it
         self._places = np.zeros(0, np.int64)
         self._last_rows = np.zeros(0, np.int64)
+        self._newest: Array = np.zeros(0)  # the last of them [chunk, ...]
         self._free: list[int] = []
 
     @property
@@ -135,11 +136,10 @@ class FrameStore:
         first = self.total_rows
         while len(frames):
             begun = self.total_rows % self.chunk
-            if self.total_rows // self.chunk - self._first_chunk == len(self._places):
+            if begun == 0 or not len(self._places):
                 self._begin_chunk()
             count = min(self.chunk - begun, len(frames))
-            slab, start = divmod(int(self._places[-1]) * self.chunk + begun, self._slab_frames)
-            self._slabs[slab][start : start + count] = frames[:count]
+            self._newest[begun : begun + count] = frames[:count]
             frames = frames[count:]
             self.total_rows += count
         return first
@@ -150,7 +150,10 @@ class FrameStore:
             per_slab = self._slab_frames // self.chunk
             self._free = [len(self._slabs) * per_slab + place for place in range(per_slab)]
             self._slabs.append(np.zeros((self._slab_frames, *self.shape), self.dtype))
-        self._places = np.append(self._places, heapq.heappop(self._free))
+        place = heapq.heappop(self._free)
+        slab, start = divmod(place * self.chunk, self._slab_frames)
+        self._newest = self._slabs[slab][start : start + self.chunk]
+        self._places = np.append(self._places, place)
         self._last_rows = np.append(self._last_rows, -1)
 
     def _frames(self, numbers: Array) -> Array:
