@@ -43,8 +43,6 @@ def test_nested_dicts_and_tuples_flatten_to_paths() -> None:
         (spaces.Text(4), "Text is not supported"),
         (spaces.Dict({"a": spaces.Dict({"b": spaces.Text(4)})}), r"Text \(entry 'a/b'\)"),
         (spaces.Tuple([BOX, spaces.Sequence(BOX)]), r"Sequence \(entry '1'\)"),
-        (spaces.Box(0, 255, (8, 8, 3), np.uint8), r"image observations \(8, 8, 3\)"),
-        (spaces.Dict({"cam": spaces.Box(0, 255, (8, 8, 1), np.uint8)}), r"entry 'cam'"),
         (spaces.Dict({}), "no entries"),
         (spaces.Dict({"a/b": BOX, "a": spaces.Dict({"b": BOX})}), "same key 'a/b'"),
     ],
@@ -52,13 +50,6 @@ def test_nested_dicts_and_tuples_flatten_to_paths() -> None:
 def test_unsupported_observations_are_refused_by_name(space: Space[Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         observation_leaves(space)
-
-
-@pytest.mark.parametrize(
-    "space", [spaces.Box(0, 255, (5,), np.uint8), spaces.Box(0.0, 1.0, (4, 4, 3), np.float32)]
-)
-def test_byte_vectors_and_float_cubes_are_no_images(space: Space[Any]) -> None:
-    assert observation_leaves(space) == {"": space}
 
 
 def test_floats_are_kept_in_torchs_default_and_the_rest_as_it_is() -> None:
