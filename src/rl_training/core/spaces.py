@@ -43,11 +43,6 @@ def _collect_leaves(space: Space[Any], key: str, found: dict[str, Space[Any]]) -
             f"observation space {type(space).__name__}{where} is not supported; "
             "use Box, Discrete, MultiDiscrete, MultiBinary, or Dict/Tuple of these"
         )
-    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3:
-        raise UserError(
-            f"image observations {space.shape}{where} are not supported; "
-            "wrap the environment so that it returns a vector of features"
-        )
     if key in found:
         raise UserError(f"two observation entries flatten to the same key '{key}'; rename one of them")
     found[key] = space

@@ -43,8 +43,6 @@ def test_nested_dicts_and_tuples_flatten_to_paths() -> None:
         (spaces.Text(4), "Text is not supported"),
         (spaces.Dict({"a": spaces.Dict({"b": spaces.Text(4)})}), r"Text \(entry 'a/b'\)"),
         (spaces.Tuple([BOX, spaces.Sequence(BOX)]), r"Sequence \(entry '1'\)"),
-        (spaces.Box(0, 255, (8, 8, 3), np.uint8), r"image observations \(8, 8, 3\)"),
-        (spaces.Dict({"cam": spaces.Box(0, 255, (8, 8, 1), np.uint8)}), r"entry 'cam'"),
         (spaces.Dict({}), "no entries"),
         (spaces.Dict({"a/b": BOX, "a": spaces.Dict({"b": BOX})}), "same key 'a/b'"),
     ],
