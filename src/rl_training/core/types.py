@@ -91,6 +91,7 @@ class StepArrays:
     final_obs: ObsArray
     """The true successor of the action; meaningful only where an episode ended."""
     reward: Array
+    """As the environment paid it: logs and evaluations add these up."""
     terminated: Array
     """The task ended; wins if both flags are set."""
     truncated: Array
@@ -107,6 +108,13 @@ class StepArrays:
     any_ended: bool = False
     any_cut: bool = False
     num_valid: int = 0
+    signal: Array = None  # type: ignore[assignment]  # filled in: by default it is `reward`
+    """The reward that is learned from: the very array `reward`, unless rewards are clipped for learning alone."""
+
+    def __post_init__(self) -> None:
+        given: Array | None = self.signal
+        if given is None:
+            self.signal = self.reward
 
 
 @dataclass
