@@ -32,6 +32,8 @@ class BuildContext:
     normalize_reward: bool = False
     encoder: EncoderClass | None = None
     """The class that `encoder: module:Name` means; ours are known by their names."""
+    frame_stack: int = 1
+    """How many frames, side by side along its first axis, make one observation; replay keeps each of them once."""
     weights: torch.Generator = field(default_factory=torch.Generator)
 
     def __post_init__(self) -> None:
