@@ -183,11 +183,6 @@ class TrainConfig(CheckedConfig):
         """How many frames make one observation."""
         return self.frames.stack
 
-    @property
-    def stacked_frames(self) -> int:
-        """How many frames make one observation."""
-        return 1
-
     def with_overrides(self, **overrides: Any) -> Self:
         """Return a copy with run-level and algorithm-level settings replaced, whichever the names belong to."""
         own = {item.name for item in fields(self)}
