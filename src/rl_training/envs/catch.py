@@ -16,17 +16,15 @@ class Catch(gymnasium.Env[Array, Any]):
     """A ball falls from a random column of a board of 10 x 5; the paddle at the bottom must be below it at the end.
 
     One episode is nine steps; it pays 1 for a catch and -1 for a miss. The board is seen in 36 x 36 gray pixels.
-    Actions: left, stay, right; if `continuous`, one number in [-1, 1], the columns to move by. With `blind` the picture
-    stays black, and nothing better than the paddle's own column can be learned: one of five balls, -0.6.
+    Actions: left, stay, right; if `continuous`, one number in [-1, 1], the columns to move by. Whoever does not look
+    catches one ball of five: -0.6.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
     observation_space: spaces.Space[Array] = spaces.Box(0, 255, (PIXELS, PIXELS), np.uint8)
 
-    def __init__(
-        self, *, continuous: bool = False, blind: bool = False, render_mode: str | None = None
-    ) -> None:
-        self.continuous, self.blind, self.render_mode = continuous, blind, render_mode
+    def __init__(self, *, continuous: bool = False, render_mode: str | None = None) -> None:
+        self.continuous, self.render_mode = continuous, render_mode
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32) if continuous else spaces.Discrete(3)
         self.ball, self.row, self.paddle = 0, 0, 0.0
 
@@ -36,7 +34,7 @@ class Catch(gymnasium.Env[Array, Any]):
         """Drop a new ball, and put the paddle into the middle."""
         super().reset(seed=seed)
         self.ball, self.row, self.paddle = int(self.np_random.integers(COLUMNS)), 0, COLUMNS // 2
-        return self._seen(), {}
+        return self._picture(), {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Move the paddle, and let the ball fall by one row."""
@@ -45,14 +43,11 @@ class Catch(gymnasium.Env[Array, Any]):
         self.row += 1
         over = self.row == ROWS - 1
         caught = abs(self.paddle - self.ball) <= 0.5
-        return self._seen(), (1.0 if caught else -1.0) if over else 0.0, over, False, {}
+        return self._picture(), (1.0 if caught else -1.0) if over else 0.0, over, False, {}
 
     def render(self) -> Any:
         """Return the board as it is, in colour."""
         return np.repeat(self._picture()[:, :, None], 3, axis=2)
-
-    def _seen(self) -> Array:
-        return np.zeros((PIXELS, PIXELS), np.uint8) if self.blind else self._picture()
 
     def _picture(self) -> Array:
         picture = np.zeros((PIXELS, PIXELS), np.uint8)
