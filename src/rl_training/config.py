@@ -16,6 +16,7 @@ import yaml
 
 from rl_training.core.checked_config import CheckedConfig
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
+from rl_training.core.preprocessing import Frames, preprocessing_problems, resolved_frames
 from rl_training.core.strict_yaml import read_yaml
 
 APART = (
@@ -33,11 +34,16 @@ class AlgorithmConfig(CheckedConfig):
     """Base of every algorithm's settings; each lives beside its algorithm."""
 
     encoder: str = "auto"
-    """What turns observations into features: auto, flat (their numbers side by side), or module:Name of your own."""
+    """What turns observations into features: auto, flat (their numbers side by side), nature, impala, small, or
+    module:Name of your own; auto takes a CNN for images and flat for the rest."""
     encoder_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the encoder's constructor, as a YAML map."""
     features_dim: int = 256
-    """How many features an encoder is asked for; flat has as many as there are numbers."""
+    """How many features an encoder is asked for, per image; flat has as many as there are numbers."""
+    image_scale: float | None = None
+    """What image values are multiplied by; none brings the bounds of their space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"] = "auto"
+    """Which axis of an image holds the channels; auto is the smaller of the first and the last."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
@@ -79,8 +85,26 @@ class TrainConfig(CheckedConfig):
     """Build environments anew for every episode; auto does so if they keep something across resets."""
     max_restarts: int = 0
     """How often a run may rebuild itself from its last checkpoint after an environment failed."""
-    preprocessing: Literal["none"] = "none"
-    """Observation pipeline; none passes vectors through."""
+    preprocessing: Literal["none", "image", "atari"] = "none"
+    """What is done to observations: nothing, resizing and stacking of images, or the usual treatment of Atari games."""
+    image_size: int | None = None
+    """Height and width that images are scaled to; by default 84 for atari, and as they are for image."""
+    grayscale: bool | None = None
+    """Show images in shades of gray; by default for atari, and not for image."""
+    frame_stack: int | None = None
+    """How many frames make one observation, oldest first; by default 4 for atari, and 1 for image."""
+    noop_max: int = 30
+    """atari: a game begins with 1 to so many steps of doing nothing, by chance; 0 for none."""
+    frame_skip: int = 4
+    """atari: how many frames an action lasts."""
+    max_pool: bool = True
+    """atari: show the brighter of the last two frames, as some games draw their sprites in turn."""
+    terminal_on_life_loss: bool = True
+    """atari: what comes after a lost life does not count for what came before; the game goes on all the same."""
+    fire_reset: bool = True
+    """atari: press FIRE at the beginning and after a lost life, in games that wait for it."""
+    clip_reward: bool = True
+    """atari: learn from the sign of rewards; logs and evaluations tell the score."""
     normalize_obs: bool = False
     """Normalise observations by running statistics that are saved with the model."""
     normalize_reward: bool = False
@@ -147,12 +171,17 @@ class TrainConfig(CheckedConfig):
                 found += self.not_positive(name)
         if not self.env_id:
             found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
-        return found + self.algorithm.problems(self.num_envs)
+        return found + preprocessing_problems(self) + self.algorithm.problems(self.num_envs)
+
+    @property
+    def frames(self) -> Frames:
+        """The image settings, with what `preprocessing` means by those that are not given."""
+        return resolved_frames(self.preprocessing, self.image_size, self.grayscale, self.frame_stack)
 
     @property
     def stacked_frames(self) -> int:
         """How many frames make one observation."""
-        return 1
+        return self.frames.stack
 
     def with_overrides(self, **overrides: Any) -> Self:
         """Return a copy with run-level and algorithm-level settings replaced, whichever the names belong to."""

@@ -10,6 +10,7 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.cli.flags import RUN_GROUPS, field_help
 from rl_training.config import TrainConfig, config_from_dict, load_config
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.preprocessing import IMAGE_SETTINGS, Frames
 
 BASE = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3}
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -425,15 +426,17 @@ COUNTING = {
     "env_id": "Acrobot-v1", "total_timesteps": 7, "num_envs": 4, "env_backend": "async", "env_kwargs": {"a": 1},
     "normalize_obs": True, "normalize_reward": True, "eval_every_timesteps": 7, "num_eval_episodes": 7,
     "eval_deterministic": False, "max_eval_episode_steps": 7, "stop_at_reward": 7.0, "stop_after_stale_evals": 7,
-    "algorithm": PPOConfig(gamma=0.7),
+    "algorithm": PPOConfig(gamma=0.7), "preprocessing": "atari",
+}  # fmt: skip
+ATARI_COUNTING = {
+    "image_size": 42, "grayscale": False, "frame_stack": 2, "noop_max": 7, "frame_skip": 2, "max_pool": False,
+    "terminal_on_life_loss": False, "fire_reset": False, "clip_reward": False,
 }  # fmt: skip
 
 
 class TestFingerprint:
     def test_every_setting_is_known_to_count_or_not_to(self):
-        # one name, so far, can only be one thing
-        untouched = {"algo", "preprocessing"}
-        names = [*APART, *COUNTING, *untouched]
+        names = [*APART, *COUNTING, *ATARI_COUNTING, "algo"]
         assert sorted(names) == sorted(item.name for item in fields(TrainConfig))
 
     @pytest.mark.parametrize("name", APART)
@@ -444,7 +447,11 @@ class TestFingerprint:
     def test_what_matters_to_the_result_counts(self):
         config = TrainConfig(**BASE)
         prints = [config.with_overrides(**{key: value}).fingerprint() for key, value in COUNTING.items()]
-        assert len({config.fingerprint(), *prints}) == len(COUNTING) + 1
+        games = config.with_overrides(preprocessing="atari")
+        prints += [
+            games.with_overrides(**{key: value}).fingerprint() for key, value in ATARI_COUNTING.items()
+        ]
+        assert len({config.fingerprint(), *prints}) == len(COUNTING) + len(ATARI_COUNTING) + 1
 
     def test_a_default_that_is_written_down_is_still_the_default(self):
         config = TrainConfig(**BASE)
@@ -461,6 +468,56 @@ class TestFingerprint:
         monkeypatch.setattr(ALGORITHMS["ppo"], "config_class", Newer)
         assert TrainConfig(**BASE).fingerprint() == before
         assert TrainConfig(**BASE, algorithm=Newer(fresh=4)).fingerprint() != before
+
+
+class TestPreprocessing:
+    @pytest.mark.parametrize(
+        ("settings", "size", "grayscale", "stack"),
+        [
+            ({}, None, False, 1),
+            ({"preprocessing": "image"}, None, False, 1),
+            ({"preprocessing": "atari"}, 84, True, 4),
+            ({"preprocessing": "image", "image_size": 42, "grayscale": True, "frame_stack": 3}, 42, True, 3),
+            (
+                {"preprocessing": "atari", "image_size": 42, "grayscale": False, "frame_stack": 1},
+                42,
+                False,
+                1,
+            ),
+        ],
+    )
+    def test_what_is_not_given_means_what_is_usual(self, settings, size, grayscale, stack):
+        config = TrainConfig(**BASE, **settings)
+        assert config.frames == Frames(image_size=size, grayscale=grayscale, stack=stack)
+        assert config.stacked_frames == stack
+
+    @pytest.mark.parametrize("name", ATARI_COUNTING)
+    @pytest.mark.parametrize("kind", ["none", "image"])
+    def test_a_setting_that_nothing_would_read_is_refused(self, kind, name):
+        given = {"preprocessing": kind, name: ATARI_COUNTING[name]}
+        if kind == "image" and name in IMAGE_SETTINGS:
+            TrainConfig(**BASE, **given)
+            return
+        with pytest.raises(ConfigError) as caught:
+            TrainConfig(**BASE, **given)
+        (problem,) = caught.value.problems
+        assert problem.startswith(
+            f"{name} is {ATARI_COUNTING[name]}, but preprocessing '{kind}' has no use for it"
+        )
+        assert problem.endswith("image or atari" if name in IMAGE_SETTINGS else "to atari")
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("image_size", 0), ("image_size", 2049), ("frame_stack", 0), ("frame_stack", 65), ("noop_max", -1),
+         ("frame_skip", 0), ("frame_skip", 65)],
+    )  # fmt: skip
+    def test_impossible_sizes_are_refused(self, name, value):
+        with pytest.raises(ConfigError, match=f"{name} is {value}; use a number from"):
+            TrainConfig(**BASE, preprocessing="atari", **{name: value})
+
+    def test_settings_at_their_defaults_may_be_written_down(self):
+        config = TrainConfig(**BASE)
+        assert config_from_dict(config.to_dict()) == config
 
 
 class TestNames:

@@ -15,6 +15,7 @@ import yaml
 
 from rl_training.config import TrainConfig, algorithm_config_class
 from rl_training.core.errors import UserError
+from rl_training.core.preprocessing import SETTINGS_OF
 from rl_training.envs.factory import EnvFactory, named_factory
 
 RUN_GROUPS = {
@@ -26,10 +27,10 @@ RUN_GROUPS = {
         "env_timeout",
         "rebuild_envs",
         "max_restarts",
-        "preprocessing",
         "normalize_obs",
         "normalize_reward",
     ),
+    "images": ("preprocessing", *SETTINGS_OF["atari"]),
     "evaluation and checkpoints": (
         "eval_every_timesteps",
         "num_eval_episodes",

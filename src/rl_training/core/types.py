@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import Space
 from torch import Tensor, from_numpy
+from torch import device as torch_device
 
 Array: TypeAlias = np.ndarray[Any, Any]
 ObsArray: TypeAlias = Array | dict[str, Array]  # nested spaces are flattened to keys such as "a/b"
@@ -90,6 +91,7 @@ class StepArrays:
     final_obs: ObsArray
     """The true successor of the action; meaningful only where an episode ended."""
     reward: Array
+    """As the environment paid it: logs and evaluations add these up."""
     terminated: Array
     """The task ended; wins if both flags are set."""
     truncated: Array
@@ -106,6 +108,13 @@ class StepArrays:
     any_ended: bool = False
     any_cut: bool = False
     num_valid: int = 0
+    signal: Array = None  # type: ignore[assignment]  # filled in: by default it is `reward`
+    """The reward that is learned from: the very array `reward`, unless rewards are clipped for learning alone."""
+
+    def __post_init__(self) -> None:
+        given: Array | None = self.signal
+        if given is None:
+            self.signal = self.reward
 
 
 @dataclass
@@ -167,3 +176,8 @@ def tensors_of(obs: ObsArray) -> Obs:
     if isinstance(obs, dict):
         return {key: from_numpy(np.ascontiguousarray(array)) for key, array in obs.items()}
     return from_numpy(np.ascontiguousarray(obs))
+
+
+def moved(obs: Obs, device: torch_device) -> Obs:
+    """Return observations on a device; on the one they are on, the same memory."""
+    return {key: part.to(device) for key, part in obs.items()} if isinstance(obs, dict) else obs.to(device)

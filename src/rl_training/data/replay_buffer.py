@@ -169,7 +169,7 @@ class ReplayBuffer:
         if step.any_cut:
             # for what came before, a cut is an end of the task; its successor is an observation like any other
             over, ended = over | step.cut, ended | step.cut
-        finished = self.window.complete(step.reward, over, ended, step.valid, successors)
+        finished = self.window.complete(step.signal, over, ended, step.valid, successors)
         if len(finished):
             self.add(finished)
         self._drop_unneeded_frames()

@@ -181,7 +181,7 @@ class RolloutBuffer:
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None:
         """Copy what came of it into the same row, and move on."""
         write, row = self._write, self.row
-        write["rewards"][row] = step.reward
+        write["rewards"][row] = step.signal
         write["dones"][row] = step.ended
         write["final_values"][row] = acted.final_value
         if step.any_cut:

@@ -147,7 +147,7 @@ class ReplaySource:
             self.observe(tensors_of(step.obs))
         if self.reward_scaler is not None:
             rewards, ended, valid = (
-                torch.from_numpy(array)[None] for array in (step.reward, step.ended, step.valid)
+                torch.from_numpy(array)[None] for array in (step.signal, step.ended, step.valid)
             )
             self.reward_scaler.update(rewards, ended, valid, self._running_returns)
 

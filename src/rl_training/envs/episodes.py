@@ -162,6 +162,10 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.reset()
         return any(old is new for old in before for new in _worlds(self.unwrapped))
 
+    def is_atari_game(self) -> bool:
+        """Tell whether the Arcade Learning Environment is at the bottom."""
+        return hasattr(self.unwrapped, "ale")
+
     def _settle_statistics(self) -> None:
         if self.new_statistics is not None:
             self._statistics.write(self.new_statistics)

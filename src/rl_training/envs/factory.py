@@ -15,7 +15,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.seeding import EPISODES
+from rl_training.envs.atari import AtariPreprocessing, offer_games, single_frames
 from rl_training.envs.episodes import SeededEpisodes
+from rl_training.envs.images import ImagePreprocessing
 from rl_training.envs.workers import WorkerVectorEnv
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -35,7 +37,7 @@ def make_env(
 
     def unseeded() -> Env:
         kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
-        return factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
+        return _preprocessed(cfg, factory(**kwargs) if factory is not None else _registered(cfg, kwargs))
 
     def build() -> SeededEpisodes:
         anew = unseeded if cfg.rebuild_envs == "on" else None
@@ -80,14 +82,22 @@ def make_vector_env(
 
 def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
     with _named(cfg):
-        _import_module_of(cfg.env_id)
+        _find(cfg.env_id)
+        if cfg.preprocessing == "atari":
+            kwargs = single_frames(cfg.env_id, kwargs)
         return gymnasium.make(cfg.env_id, **kwargs)
+
+
+def _preprocessed(cfg: TrainConfig, env: Env) -> Env:
+    if cfg.preprocessing == "atari":
+        return AtariPreprocessing(env, cfg)
+    return ImagePreprocessing(env, cfg.frames) if cfg.preprocessing == "image" else env
 
 
 def registered_spec(cfg: TrainConfig) -> EnvSpec:
     """Return Gymnasium's record of the config's environment; `module:Id` imports the module first."""
     with _named(cfg):
-        _import_module_of(cfg.env_id)
+        _find(cfg.env_id)
         return gymnasium.spec(cfg.env_id.rpartition(":")[2])
 
 
@@ -112,9 +122,10 @@ def named_factory(name: str) -> EnvFactory:
     return built
 
 
-def _import_module_of(env_id: str) -> None:
-    """Import the module of `module:Id`."""
+def _find(env_id: str) -> None:
+    """Import what registers an id: the module of `module:Id`, or ale-py for its games."""
     import_module(env_id.rpartition(":")[0])
+    offer_games(env_id)
 
 
 def import_module(module: str) -> None:

@@ -1,7 +1,6 @@
 """Steps a Gymnasium vector environment into preallocated arrays. The only file that knows autoreset."""
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from rl_training.core.spaces import float_dtype, zeros_for
 from rl_training.core.types import Array, EnvSpec, State, StepArrays, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.episodes import Snapshot
+from rl_training.envs.finite import too_large, zero_product
 from rl_training.envs.observations import write_batch, write_row
 from rl_training.envs.statistics import Statistics, statistics_from, statistics_state
 
@@ -29,8 +29,13 @@ class VectorStepper:
     action and only resets: that row is marked not valid and must not be stored, counted or learned from.
     """
 
-    def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None) -> None:
-        """`seed` is for native vector environments; the others carry their own streams."""
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None, clip_reward: bool = False
+    ) -> None:
+        """`seed` is for native vector environments; the others carry their own streams.
+
+        With `clip_reward` what is learned from, `out.signal`, is the sign of the reward.
+        """
         self.env = env
         self.seed = seed
         self.same_step = _reads_same_step(env)
@@ -38,10 +43,12 @@ class VectorStepper:
         self.adapter = ActionAdapter(env.single_action_space)
         self.vector_steps = 0
         n = env.num_envs
+        reward = np.zeros(n, np.float64)
         self.out = StepArrays(
             obs=zeros_for(env.single_observation_space, n),
             final_obs=zeros_for(env.single_observation_space, n),
-            reward=np.zeros(n, np.float64),
+            reward=reward,
+            signal=np.zeros(n, np.float64) if clip_reward else reward,
             terminated=np.zeros(n, np.bool_),
             truncated=np.zeros(n, np.bool_),
             ended=np.zeros(n, np.bool_),
@@ -50,10 +57,10 @@ class VectorStepper:
             num_valid=n,
         )
         self._checks = [
-            ("an observation", key, array, _zero_product(array))
+            ("an observation", key, array, zero_product(array))
             for key, array in leaves(self.out.obs)
             if np.issubdtype(array.dtype, np.floating)
-        ] + [("a reward", "", self.out.reward, _too_large(self.out.reward))]
+        ] + [("a reward", "", self.out.reward, too_large(self.out.reward))]
 
     def reset(self) -> None:
         """Start a new episode everywhere."""
@@ -91,6 +98,8 @@ class VectorStepper:
             self._write_final_obs(obs, info)
         if CUT in info or out.any_cut or (out.any_ended and CUT in info.get("final_info", ())):
             self._write_cuts(info)
+        if out.signal is not out.reward:
+            np.sign(out.reward, out=out.signal)
         self._refuse_non_finite()
 
     def restart(self, rows: Array) -> None:
@@ -282,24 +291,6 @@ def _warn_of_rewards(rows: list[int]) -> None:
             "not been interrupted",
             stacklevel=2,
         )
-
-
-def _zero_product(array: Array) -> Callable[[], float]:
-    """Return a check that gives 0.0 exactly if all of `array` is finite: 0 * inf and 0 * nan are nan.
-
-    One dot product costs a tenth of `isfinite(...).all()` on small arrays.
-    """
-    flat = array.reshape(-1)
-    zeros = np.zeros_like(flat)
-    return lambda: float(np.dot(flat, zeros))
-
-
-def _too_large(rewards: Array) -> Callable[[], float]:
-    """Return a check that gives 0.0 only if all of `rewards` is finite as it is stored: the sum of squares is small."""
-    largest = np.float64(np.finfo(float_dtype()).max)
-    with np.errstate(over="ignore"):
-        limit = float(largest * largest)
-    return lambda: 0.0 if np.dot(rewards, rewards) < limit else 1.0
 
 
 def _reads_same_step(env: VectorEnv[Any, Any, Any]) -> bool:

@@ -36,9 +36,10 @@ def evaluation_stepper(config: TrainConfig, num_episodes: int, factory: EnvFacto
 
 
 def training_stepper(config: TrainConfig, factory: EnvFactory | None) -> VectorStepper:
-    """Return the environments that a run of this config learns in."""
-    native = config.env_backend == "native"
-    return VectorStepper(make_vector_env(config, factory=factory), seed=config.seed if native else None)
+    """Return the environments that a run of this config learns in: the only ones that may clip rewards."""
+    seed = config.seed if config.env_backend == "native" else None
+    clips = config.preprocessing == "atari" and config.clip_reward
+    return VectorStepper(make_vector_env(config, factory=factory), seed=seed, clip_reward=clips)
 
 
 def evaluate_policy(

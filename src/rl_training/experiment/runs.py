@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.envs.atari import raw_game_hint
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.history import settle_rebuilding
 from rl_training.envs.stepper import VectorStepper
@@ -76,6 +77,8 @@ def train(
     with _threads(config), _environments(config, factory) as stepper:
         if not stepper.resumable:
             console.notice(NOT_RESUMABLE)
+        if (hint := raw_game_hint(config, stepper.env)) is not None:
+            console.notice(hint)
         for remark in config.algorithm.remarks(config.total_timesteps):
             console.notice(remark)
         run = Run(config, given, callbacks, console)
