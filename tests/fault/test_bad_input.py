@@ -32,10 +32,6 @@ FLAGS = {
         ["--env-id", "tiny_envs:Unsupported-v0", "--env-kwargs", "{part: observation}"],
         ["observation space Text", "'words'"],
     ),
-    "images": (
-        ["--env-id", "tiny_envs:Unsupported-v0", "--env-kwargs", "{part: image}"],
-        ["image", "(3, 8, 8)"],
-    ),
     "no native implementation": (
         ["--env-id", "tiny_envs:Clockwork-v0", "--env-backend", "native"],
         ["tiny_envs:Clockwork-v0", "'sync' or 'async'"],

@@ -154,8 +154,6 @@ class Unsupported(Clockwork):
         super().__init__()
         if part == "action":
             self.action_space = spaces.Text(5)
-        elif part == "image":
-            self.observation_space = spaces.Box(0, 255, (3, 8, 8), np.uint8)
         else:
             self.observation_space = spaces.Dict({"words": spaces.Text(5), "clock": spaces.Discrete(3)})
 
