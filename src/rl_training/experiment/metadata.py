@@ -17,15 +17,8 @@ from rl_training.experiment.files import read_json, write_json
 from rl_training.version import __version__
 
 PACKAGES = (
-    "torch",
-    "numpy",
-    "gymnasium",
-    "safetensors",
-    "mujoco",
-    "ale-py",
-    "box2d",
-    "opencv-python-headless",
-)
+    "torch", "numpy", "gymnasium", "safetensors", "mujoco", "ale-py", "box2d", "opencv-python-headless",
+)  # fmt: skip
 
 
 class Metadata:
