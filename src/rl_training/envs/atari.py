@@ -34,9 +34,10 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     An episode is a function of its reset seed and actions alone, as exact resume needs it, so nothing of ALE's own
     chance is used. Its sticky actions are switched off and made here, by the same rule, from the generator of the
-    reset seed. A reset through ALE with a seed would load the game anew, which takes 170 ms; one without takes 6 to
-    12 ms, but then a used environment plays like a fresh one in 83 of the 104 games of ale-py 0.12. So a state of
-    the fresh game and its screen are kept, and each reset puts them back, which takes 0.1 ms more, and serves all 104.
+    reset seed. A reset through ALE with a seed would load the game anew, which takes 120 ms of a core; one without
+    takes 7 ms, but then a used environment plays like a fresh one in 83 of the 104 games of ale-py 0.12 only. So a
+    state of the fresh game and its screen are kept, and each reset puts them back, which takes 0.1 ms more, and serves
+    all 104.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], config: TrainConfig) -> None:
