@@ -99,10 +99,10 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         if self._fire_is_due.any():
             actions = np.where(self._fire_is_due, self._fire, actions)
         frames, score, terminated, _, said = self._games.step(actions)
+        # lives and frames of a game that is over are already those of the next one
         lives = said["lives"]
-        truncated = (said["episode_frame_number"] >= self._frame_limit) & ~terminated
+        truncated = said["episode_frame_number"] >= self._frame_limit
         ended = terminated | truncated
-        # the lives and frames of a game that is over are already those of the next one
         lost = (lives < self._lives) & ~terminated
         self._push(frames)
         if terminated.any():

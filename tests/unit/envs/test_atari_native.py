@@ -15,7 +15,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.types import Array
 from rl_training.envs.atari_native import NO_LIMIT, NativeAtari
 from rl_training.envs.factory import make_vector_env
-from rl_training.envs.stepper import VectorStepper
+from rl_training.envs.stepper import CUT, VectorStepper
 
 OVER = 0
 FRAMES_PER_STEP = 4
@@ -24,7 +24,8 @@ FRAMES_PER_STEP = 4
 class ScriptedGames:
     """Behaves as ale-py 0.12 does: `lives` [steps, N] says how many are left after each step; 0 ends a game.
 
-    Frame number k of environment i is all 100 * i + k, counted over all games. Every step pays 7.
+    Frame number k of environment i is all 100 * i + k, counted over all games; in colours green has 20 more than red,
+    and blue 40. Every step pays 7.
     """
 
     lives: Array
@@ -73,7 +74,8 @@ class ScriptedGames:
     def _screens(self) -> Array:
         size = (1, self.settings["img_height"], self.settings["img_width"], *self.colours)
         values = 100 * np.arange(self.num_envs) + self.shown
-        return np.stack([np.full(size, value, np.uint8) for value in values])
+        shades = 20 * np.arange(3) if self.colours else 0
+        return np.stack([(np.full(size, value) + shades).astype(np.uint8) for value in values])
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +158,7 @@ def test_colours_come_first_and_stay_together() -> None:
     assert stepper.spec.observation_space.shape == (6, 2, 2)
     games.shown[:] = 4
     play(stepper, (0, 0))
-    assert values(stepper.out.obs) == [[1, 1, 1, 5, 5, 5], [101, 101, 101, 105, 105, 105]]
+    assert values(stepper.out.obs) == [[1, 21, 41, 5, 25, 45], [101, 121, 141, 105, 125, 145]]
 
 
 def test_a_lost_life_is_a_cut_that_resets_nothing_and_then_fires() -> None:
@@ -236,6 +238,20 @@ def test_a_life_lost_in_the_step_of_a_time_limit_is_an_end_if_lives_count(counts
     assert not stepper.out.cut.any()
     play(stepper, (2, 2))
     assert games.pressed[2] == [2, 2]
+
+
+def test_info_tells_of_lost_lives_and_of_nothing_else() -> None:
+    script((5, 2), (OVER, 1), (3, 3))
+    env = make_vector_env(config(env_kwargs={"max_num_frames_per_episode": 9}))
+    env.reset()
+    action = np.zeros(2, np.int64)
+    info = env.step(action)[-1]
+    assert info[CUT].tolist() == [False, True]
+    # a game with more lives than the next one has ends beside one that loses a life at its time limit
+    info = env.step(action)[-1]
+    assert info[CUT].tolist() == [False, False]
+    assert info["final_info"][CUT].tolist() == [False, True]
+    assert env.step(action)[-1] == {}
 
 
 def test_every_game_has_a_seed_of_its_own_that_ale_can_take() -> None:
