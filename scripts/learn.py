@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Gate:
     """With `best_of_last`, the final policy must reach this as well."""
     overrides: tuple[tuple[str, Any], ...] = ()
     """Settings on top of the preset's."""
+    control: bool = False
+    """The same task without eyes: the gate shows something only if this one misses the threshold on every seed."""
     note: str = ""
     """What a reader must know to judge the scores, such as how the settings were chosen."""
 
@@ -70,7 +72,38 @@ class Gate:
         return bool(final and result["score"] >= self.threshold)
 
 
+BLIND = ("image_scale", 1e-12)
+"""Every picture is black: whatever is learned now was not seen."""
+
+
+def blind(gate: Gate) -> Gate:
+    """Return the control of a gate that is about seeing."""
+    overrides = (*gate.overrides, BLIND)
+    return replace(
+        gate,
+        name=f"{gate.name}_blind",
+        overrides=overrides,
+        seeds=(1,),
+        retry_seeds=(),
+        control=True,
+        note="",
+    )
+
+
+SEEING = (
+    Gate("ppo_catch", "configs/ppo/catch.yaml", 0.9, episodes=100),
+    Gate("a2c_catch", "configs/a2c/catch.yaml", 0.9, episodes=100),
+    Gate("dqn_catch", "configs/dqn/catch.yaml", 0.9, episodes=100),
+    Gate("sac_catch", "configs/sac/catch.yaml", 0.9, episodes=100),
+    Gate("minatar_breakout", "configs/ppo/minatar_breakout.yaml", 7, best_of_last=3),
+    Gate("minigrid_empty", "configs/ppo/minigrid_empty.yaml", 0.93, episodes=50),
+    Gate("pong_42", "configs/ppo/pong_42.yaml", -15, seeds=(1,), retry_seeds=(), required=1, episodes=10),
+)
 GATES = (
+    *SEEING,
+    *(blind(gate) for gate in SEEING),
+    Gate("ppo_catch_nature", "configs/ppo/catch.yaml", 0.9, episodes=100, overrides=(("encoder", "nature"),)),
+    Gate("ppo_catch_impala", "configs/ppo/catch.yaml", 0.9, episodes=100, overrides=(("encoder", "impala"),)),
     Gate(
         "cartpole",
         "configs/ppo/cartpole.yaml",
@@ -200,6 +233,8 @@ def scored(gate: Gate, result: dict[str, Any]) -> str:
 def passes(gate: Gate, results: dict[str, Any]) -> bool:
     """Apply the rule: enough of the first seeds, or 4 of 6 after the retry."""
     reached = [gate.reached(result) for _, result in finished(gate, results)]
+    if gate.control:
+        return bool(reached) and not any(reached)
     first = len(gate.seeds)
     return sum(reached[:first]) >= gate.required or (
         len(reached) > first and sum(reached) >= 2 * gate.required
@@ -215,7 +250,8 @@ def write_table(results: dict[str, Any]) -> None:
         "training: of the final policy, or the best of the last evaluations during training where the table says so; "
         "every seed is listed. A gate that misses its rule may be retried once with three fresh seeds and then needs "
         "4 of 6. The configuration hash covers the settings that matter to the result and are not the default. "
-        "Curves: one line per seed, the threshold dashed.",
+        "A gate about seeing has a control that is shown black pictures, and must miss the threshold. Atari's and "
+        "MinAtar's policies are evaluated by their sampled actions. Curves: one line per seed, the threshold dashed.",
         "",
         "| gate | environment | steps | score | threshold | rule | by seed | verdict | seconds per seed | config |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -232,7 +268,7 @@ def write_table(results: dict[str, Any]) -> None:
         listed = ", ".join(f"{seed}: {scored(gate, result)}" for seed, result in runs)
         seconds = sum(result["seconds"] for _, result in runs) / len(runs)
         verdict = "passed" if passes(gate, results) else "**failed**"
-        rule = f"{gate.required} of {len(gate.seeds)}"
+        rule = "none" if gate.control else f"{gate.required} of {len(gate.seeds)}"
         lines.append(
             f"| {gate.name} | {config.env_id} | {config.total_timesteps:,} | {gate.measure} | {gate.threshold:g} | "
             f"{rule} | {listed} | {verdict} | {seconds:.0f} | {gate.settings} ({config.fingerprint()}) |"

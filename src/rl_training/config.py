@@ -34,11 +34,16 @@ class AlgorithmConfig(CheckedConfig):
     """Base of every algorithm's settings; each lives beside its algorithm."""
 
     encoder: str = "auto"
-    """What turns observations into features: auto, flat (their numbers side by side), or module:Name of your own."""
+    """What turns observations into features: auto, flat (their numbers side by side), nature, impala, small, or
+    module:Name of your own; auto takes a CNN for images and flat for the rest."""
     encoder_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the encoder's constructor, as a YAML map."""
     features_dim: int = 256
-    """How many features an encoder is asked for; flat has as many as there are numbers."""
+    """How many features an encoder is asked for, per image; flat has as many as there are numbers."""
+    image_scale: float | None = None
+    """What image values are multiplied by; none brings the bounds of their space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"] = "auto"
+    """Which axis of an image holds the channels; auto is the smaller of the first and the last."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
@@ -89,7 +94,7 @@ class TrainConfig(CheckedConfig):
     frame_stack: int | None = None
     """How many frames make one observation, oldest first; by default 4 for atari, and 1 for image."""
     noop_max: int = 30
-    """atari: a game begins with 1 to so many steps of doing nothing, by chance; 0 for none."""
+    """atari: a game begins with 1 to so many frames of doing nothing, by chance; 0 for none."""
     frame_skip: int = 4
     """atari: how many frames an action lasts."""
     max_pool: bool = True

@@ -57,7 +57,7 @@ class ReplayMachine(RuleBasedStateMachine):
         num_envs=st.integers(1, MAX_ENVS),
         n_step=st.integers(1, 4),
         gamma=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
-        layout=st.sampled_from(["plain", "dict", "frames"]),
+        layout=st.sampled_from(["plain", "dict", "frames", "colour frames"]),
         stack=st.integers(1, 3),
         prioritized=st.booleans(),
         same_step=st.booleans(),
@@ -71,15 +71,22 @@ class ReplayMachine(RuleBasedStateMachine):
         """All transitions ever finished, by their number."""
         self.priorities: dict[int, float] = {}
         self.largest_priority = 1.0
-        self.oldest_frame = 0
-        """None before it was handed on from buffer to buffer."""
         self.lives = [Life(self.first_seen()) for _ in range(num_envs)]
+
+    @property
+    def stacked(self) -> bool:
+        return "frames" in self.layout
 
     def new_buffer(self, num_envs: int) -> ReplayBuffer:
         shapes: dict[str, Any] = {
             "plain": {"obs_shape": (2,)},
             "dict": {"obs_shape": {"a": (2,), "b/c": ()}, "obs_dtype": {"b/c": np.int64}},
             "frames": {"obs_shape": (self.stack, 2), "obs_dtype": np.int32, "frame_stack": self.stack},
+            "colour frames": {
+                "obs_shape": (3 * self.stack, 2),
+                "obs_dtype": np.int16,
+                "frame_stack": self.stack,
+            },
         }
         return ReplayBuffer(
             num_envs=num_envs, action_shape=(), action_dtype=np.int64, **shapes[self.layout], **self.options
@@ -90,19 +97,25 @@ class ReplayMachine(RuleBasedStateMachine):
     def first_seen(self) -> Seen:
         """After a reset a stack shows one frame several times, or frames of its own."""
         first = next(self.clock)
-        if self.layout != "frames":
+        if not self.stacked:
             return (first,)
         return (first,) * self.stack if first % 2 else tuple(next(self.clock) for _ in range(self.stack))
 
     def seen_after(self, seen: Seen, same_picture: bool) -> Seen:
-        new = seen[-1] if same_picture and self.layout == "frames" else next(self.clock)
+        new = seen[-1] if same_picture and self.stacked else next(self.clock)
         return (*seen[1:], new)
 
     def arrays(self, seen: list[Seen]) -> ObsArray:
         """Observations [N, ...] as an environment gives them."""
         numbers = np.array(seen)
-        if self.layout == "frames":
-            return np.stack([numbers, -numbers], axis=-1).astype(np.int32)
+        if self.stacked:
+            pixels = np.stack([numbers, -numbers], axis=-1)
+            if self.layout == "frames":
+                return pixels.astype(np.int32)
+            # three channels of a frame lie side by side
+            return (
+                np.stack([pixels, pixels + 1, pixels + 2], axis=2).reshape(len(seen), -1, 2).astype(np.int16)
+            )
         vector = np.concatenate([numbers, -numbers], axis=-1).astype(np.float32)
         return vector if self.layout == "plain" else {"a": vector, "b/c": numbers[:, 0]}
 
@@ -226,8 +239,6 @@ class ReplayMachine(RuleBasedStateMachine):
             for start, stop in itertools.pairwise(cuts):
                 if start < stop:
                     new.storages[name].restore_rows(start, storage.read_rows(start, stop), stop)
-        if old.frames is not None:
-            self.oldest_frame = max(self.oldest_frame, old.frames.first_alive)
         state = old.state_dict()
         old.record_action(
             self.arrays([(0,) * len(life.shown) for life in self.lives]), np.zeros(len(self.lives))
@@ -245,34 +256,33 @@ class ReplayMachine(RuleBasedStateMachine):
         total, capacity = self.buffer.total_rows, self.buffer.capacity
         return [int(total - 1 - (total - 1 - index) % capacity) for index in indices.tolist()]
 
-    def whole(self) -> list[int]:
-        """The newest rows, without those whose frames had to make room for newer ones."""
-        buffer, frames = self.buffer, self.buffer.frames
-        newest = range(max(buffer.total_rows - buffer.capacity, 0), buffer.total_rows)
-        if frames is None:
-            return list(newest)
-        oldest = max(frames.first_alive, self.oldest_frame)
-        needed = buffer.read_rows(newest.start, newest.stop)["obs"].amin(-1).tolist()
-        return [number for number, frame in zip(newest, needed, strict=True) if frame >= oldest]
-
     @invariant()
     def every_draw_is_a_transition_that_happened(self) -> None:
-        buffer, whole = self.buffer, self.whole()
+        buffer = self.buffer
+        kept = list(range(max(buffer.total_rows - buffer.capacity, 0), buffer.total_rows))
         assert buffer.total_rows == len(self.rows)
-        if not whole:
+        assert len(buffer) == len(kept)
+        if not kept:
             return
-        drawn = buffer.sample(40 * len(whole), np.random.default_rng(len(self.rows)), beta=0.7)
+        drawn = buffer.sample(40 * len(kept), np.random.default_rng(len(self.rows)), beta=0.7)
         numbers = self.numbers(drawn.indices)
         self.check_rows(drawn, [self.rows[number] for number in numbers])
         if not self.prioritized:
             assert drawn.weights is None
-            assert set(numbers) == set(whole), "all that is whole is drawn, and nothing else"
+            assert set(numbers) == set(kept), "all that is kept is drawn, and nothing else"
         else:
-            assert set(numbers) <= set(whole)
-            if len(whole) == min(len(self.rows), buffer.capacity):
-                self.check_priorities(drawn, numbers, whole)
-        if buffer.frames is None:
-            assert len(buffer) == len(whole)
+            self.check_priorities(drawn, numbers, kept)
+
+    @invariant()
+    def no_more_frames_are_kept_than_rows_and_open_episodes_show(self) -> None:
+        """Every step of an environment brings one frame, and a reset at most a whole stack."""
+        buffer, frames = self.buffer, self.buffer.frames
+        if frames is None:
+            return
+        assert frames.first_alive <= frames.total_rows
+        # of the steps since the oldest kept row was begun, at most every second only reset
+        begun = 2 * (len(buffer) + len(self.lives) * (self.options["n_step"] + self.stack)) + MAX_ENVS
+        assert frames.kept_rows <= begun * (1 + self.stack) + frames.chunk
 
     def check_rows(self, drawn: Transitions, rows: list[Transition]) -> None:
         for got, seen in ((drawn.obs, [r.obs for r in rows]), (drawn.next_obs, [r.next_obs for r in rows])):

@@ -26,8 +26,9 @@ class ContinuousConfig(ReplayConfig):
     """Critics, batched as one network; the target is the smallest of their values."""
     critic_hidden_sizes: tuple[int, ...] | None = None
     """Widths of the critics' hidden layers, if they are to be others."""
-    share_encoder: bool = False
-    """Let the actor read the critics' encoder, which then learns from their loss alone; otherwise each has its own."""
+    share_encoder: bool | None = None
+    """Let the actor read the critics' encoder, which then learns from their loss alone; otherwise each has its own.
+    None: for images."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""

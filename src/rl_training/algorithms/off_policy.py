@@ -97,6 +97,13 @@ class OffPolicyLearner(BaseLearner):
             return replace(rows, obs=self._inputs_of(rows.obs), next_obs=self._inputs_of(rows.next_obs))
 
 
+def _shared_frames(context: BuildContext) -> int | None:
+    """Return how many frames of an observation its neighbours share; None where it is no stack that can be split."""
+    shape, count = context.spec.observation_space.shape, context.frame_stack
+    can_be_split = shape is not None and len(shape) > 1 and shape[0] % count == 0
+    return count if count > 1 and can_be_split else None
+
+
 def build_replay(
     settings: ReplayConfig,
     context: BuildContext,
@@ -117,6 +124,7 @@ def build_replay(
         gamma=settings.gamma,
         prioritized=prioritized,
         priority_alpha=priority_alpha,
+        frame_stack=_shared_frames(context),
         extra=actor.explorer.columns,
     )
     return ReplaySource(

@@ -11,6 +11,7 @@ from rl_training.core.errors import did_you_mean
 from rl_training.core.protocols import ExperienceSource, Explorer, Learner
 from rl_training.core.types import EnvSpec, State
 from rl_training.models.encoders import EncoderClass, chosen_encoder, encoder_names
+from rl_training.models.images import ImageReading, image_leaves
 from rl_training.models.normalizer import RewardNormalizer
 from rl_training.policies.base import Encoding, NetworkPolicy
 
@@ -31,15 +32,26 @@ class BuildContext:
     normalize_reward: bool = False
     encoder: EncoderClass | None = None
     """The class that `encoder: module:Name` means; ours are known by their names."""
+    frame_stack: int = 1
+    """How many frames, side by side along its first axis, make one observation; replay keeps each of them once."""
     weights: torch.Generator = field(default_factory=torch.Generator)
 
     def __post_init__(self) -> None:
         self.weights.manual_seed(self.seed)
 
-    def encoding(self, settings: AlgorithmConfig, *, shared: bool = True) -> Encoding:
-        """Return the encoder that the settings ask for; `shared` if actor and critic are to have one together."""
-        encoder = chosen_encoder(settings.encoder, self.encoder)
-        return Encoding(encoder, settings.features_dim, dict(settings.encoder_kwargs), shared)
+    def encoding(self, settings: AlgorithmConfig, *, shared: bool | None = True) -> Encoding:
+        """Return the encoder that the settings ask for; `shared` if actor and critic are to have one together.
+
+        None: if it reads images, as those take most of the time.
+        """
+        space, reading = (
+            self.spec.observation_space,
+            ImageReading(settings.image_scale, settings.image_channels),
+        )
+        encoder, images = chosen_encoder(settings.encoder, self.encoder, space, reading)
+        if shared is None:
+            shared = encoder is not None and bool(image_leaves(space, images))
+        return Encoding(encoder, settings.features_dim, dict(settings.encoder_kwargs), shared, images)
 
     def reward_normalizer(self, gamma: float) -> RewardNormalizer | None:
         """Return the reward scale that the run asks for, if any."""
@@ -86,6 +98,8 @@ def _is_plain(value: Any) -> bool:
 def encoder_problems(settings: AlgorithmConfig) -> list[str]:
     """Return what is wrong with the encoder's name or width; whether it can be built shows when it is."""
     found = settings.outside("features_dim", 1, 2**14)
+    if settings.image_scale is not None:
+        found += settings.not_positive("image_scale")
     if not _is_plain(settings.encoder_kwargs):
         found.append(
             "encoder_kwargs cannot be saved as they are; use numbers, text, true, false, null, lists and maps"

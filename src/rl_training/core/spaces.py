@@ -50,7 +50,7 @@ def _collect_leaves(space: Space[Any], key: str, found: dict[str, Space[Any]]) -
 
 def float_dtype() -> Any:
     """Return the NumPy type of torch's default floating type."""
-    return torch.zeros(0).numpy().dtype.type
+    return torch.zeros(0, device="cpu").numpy().dtype.type
 
 
 def leaf_dtype(space: Space[Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import Space
 from torch import Tensor, from_numpy
+from torch import device as torch_device
 
 Array: TypeAlias = np.ndarray[Any, Any]
 ObsArray: TypeAlias = Array | dict[str, Array]  # nested spaces are flattened to keys such as "a/b"
@@ -175,3 +176,8 @@ def tensors_of(obs: ObsArray) -> Obs:
     if isinstance(obs, dict):
         return {key: from_numpy(np.ascontiguousarray(array)) for key, array in obs.items()}
     return from_numpy(np.ascontiguousarray(obs))
+
+
+def moved(obs: Obs, device: torch_device) -> Obs:
+    """Return observations on a device; on the one they are on, the same memory."""
+    return {key: part.to(device) for key, part in obs.items()} if isinstance(obs, dict) else obs.to(device)

@@ -21,6 +21,7 @@ class Accumulator(Protocol):
     def complete(
         self, reward: Array, terminated: Array, ended: Array, valid: Array, next_values: dict[str, Array]
     ) -> Array: ...
+    def waiting(self) -> Array: ...
     def forget(self, envs: Any) -> None: ...
     def state_dict(self) -> State: ...
     def load_state_dict(self, state: State) -> None: ...
@@ -109,6 +110,12 @@ class NStepWindow:
         rows["discounts"] = self._powers[ages + 1] * ~terminated[envs]
         for name, value in next_values.items():
             rows[name] = value[envs]
+        return rows
+
+    def waiting(self) -> Array:
+        """Return the rows [K] that are open between two steps: the last n - 1 of each episode, or all there are."""
+        age = (self.time - 1 - self._slots) % self.n  # [n, N]: 0 is the newest
+        rows: Array = self.rows[age < np.minimum(self.time, self.n - 1)]
         return rows
 
     def forget(self, envs: Any) -> None:

@@ -1,118 +1,221 @@
-"""Stacked images with each frame kept once.
+"""Stacked images with each frame kept once, for as long as a transition needs it.
 
 A transition of four stacked frames and its successor hold eight frames, of which only one is new. Rows of the replay
 buffer keep the numbers of their frames instead, so stacks are rebuilt exactly as they were seen: nothing can cross an
 episode's end, and whatever padding the environment uses after a reset is preserved.
+
+How many frames a full buffer needs depends on its episodes: one of L transitions has L + 1 of them. So there is no ring
+of frames that may turn out too small. Frames lie in chunks, and a chunk is used again when no row that is kept, waits
+for its reward or may follow can show a frame of it. That is simple to know, because along one environment numbers never
+fall: the oldest frame of a row is the first of its observation, and none of a later row is older.
 """
 
+import heapq
+import sys
 from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.core.columns import Column
 from rl_training.core.types import Array, State
+
+MAX_CHUNK = 512
+USUAL_LENGTH = 64
+"""Episodes of fewer transitions are unusual: they need more memory than is announced."""
 
 
 class FrameStore:
-    """A ring of frames [capacity, ...]; a stack [K, ...] of environment i becomes K frame numbers that never repeat.
+    """Frames by number; a stack [K * C, ...] of environment i becomes K frame numbers that never repeat.
 
     A stack that continues the last one of its environment by one frame costs one frame; any other is stored whole,
-    with equal neighbours (the padding after a reset) stored once.
+    with equal neighbours (the padding after a reset) stored once. Memory is taken as frames come. `usual` is how many
+    are expected to be needed at a time; there is room for any number.
     """
 
+    # how many there is room for, as segments ask it
+    capacity = sys.maxsize
+
     def __init__(
-        self, capacity: int, *, num_envs: int, stack_shape: tuple[int, ...], dtype: np.dtype[np.generic]
+        self,
+        usual: int,
+        *,
+        num_envs: int,
+        stack_size: int,
+        stack_shape: tuple[int, ...],
+        dtype: np.dtype[np.generic],
     ) -> None:
-        self.capacity = capacity
-        self.stack_size = stack_shape[0]
-        self.shape, self.dtype = stack_shape[1:], dtype
+        self.usual, self.stack_size = usual, stack_size
+        self.stack_shape, self.dtype = stack_shape, dtype
+        self.shape = (stack_shape[0] // stack_size, *stack_shape[1:])
+        self.frame_bytes = int(np.prod(self.shape)) * dtype.itemsize
         self.total_rows = 0
-        # the oldest frame that was put back: a store may have room for more than there was
-        self._first_restored = 0
-        self.numbers = np.zeros((num_envs, self.stack_size), np.int64)
-        self.known = np.zeros(num_envs, bool)  # whether `numbers` is the stack the environment shows
-        self._stacks = np.zeros((num_envs, *stack_shape), dtype)
-        self._frames: Array | None = None
+        self.first_alive = 0
+        """The oldest frame number that is still there."""
+        self.numbers = np.zeros((num_envs, stack_size), np.int64)
+        self.known = np.zeros(num_envs, bool)
+        """Whether `numbers` is the stack the environment shows."""
+        self._shown = [b""] * num_envs
+        # small for small buffers, so that frames nobody needs are a small part of them
+        self.chunk = min(usual // 32 + 1, MAX_CHUNK)
+        # equally long arrays, whose pages are taken when they are written; one of them is enough for usual episodes
+        self._slabs: list[Array] = []
+        self._slab_frames = (usual // self.chunk + 1) * self.chunk
+        # of the chunks in use, oldest first: where each lies, and the newest row whose oldest frame is in it
+        self._places = np.zeros(0, np.int64)
+        self._last_rows = np.zeros(0, np.int64)
+        self._free: list[int] = []
 
     @property
     def nbytes(self) -> int:
-        """Memory of the full ring."""
-        return self.capacity * int(np.prod(self.shape)) * self.dtype.itemsize
-
-    @property
-    def frames(self) -> Array:
-        """The ring, allocated when first used."""
-        if self._frames is None:
-            self._frames = np.zeros((self.capacity, *self.shape), self.dtype)
-        return self._frames
+        """Memory of the frames that are usually needed."""
+        return self._slab_frames * self.frame_bytes
 
     @property
     def kept_rows(self) -> int:
         """How many of the newest frames are still there."""
         return self.total_rows - self.first_alive
 
-    @property
-    def first_alive(self) -> int:
-        """The oldest frame number that is still there."""
-        return max(self.total_rows - self.capacity, self._first_restored)
+    def numbers_of(self, stacks: Array, *, moved_on: bool) -> Array:
+        """Store what is new in stacks [N, K * C, ...] and return their frame numbers [N, K].
 
-    def numbers_of(self, stacks: Array) -> Array:
-        """Store what is new in stacks [N, K, ...] and return their frame numbers [N, K]."""
+        After a step (`moved_on`) each has a new frame, even if it looks like the last: the number of a picture that
+        stands still would grow old, and keep all frames since from being dropped.
+        """
         for env, stack in enumerate(stacks):
-            before = self._stacks[env]
-            shared = self.known[env] and self.numbers[env].min() >= self.first_alive
-            if shared and np.array_equal(stack, before):
+            # bytes compare fastest, and tell -0.0 from 0.0
+            content, before = stack.tobytes(), self._shown[env]
+            if self.known[env] and not moved_on and content == before:
                 continue
-            if shared and np.array_equal(stack[:-1], before[1:]):
+            frames = stack.reshape(self.stack_size, *self.shape)
+            if self.known[env] and content.startswith(memoryview(before)[self.frame_bytes :]):
                 self.numbers[env, :-1] = self.numbers[env, 1:]
-                self.numbers[env, -1] = self._append(stack[-1])
+                self.numbers[env, -1] = self._append(frames[-1:])
             else:
-                for place in range(self.stack_size):
-                    repeated = place > 0 and np.array_equal(stack[place], stack[place - 1])
-                    self.numbers[env, place] = (
-                        self.numbers[env, place - 1] if repeated else self._append(stack[place])
-                    )
-            self.known[env] = True
-            before[...] = stack
+                self._store_whole(env, frames)
+            self.known[env], self._shown[env] = True, content
         return self.numbers
 
     def stacks(self, numbers: Array) -> Array:
-        """Return the stacks [B, K, ...] of frame numbers [B, K]."""
-        return self.frames.take(numbers % self.capacity, axis=0)
+        """Return the stacks [..., K * C, ...] of frame numbers [..., K]."""
+        return self._frames(numbers).reshape(*numbers.shape[:-1], *self.stack_shape)
 
-    def _append(self, frame: Array) -> int:
-        number = self.total_rows
-        self.frames[number % self.capacity] = frame
-        self.total_rows += 1
-        return number
+    def rows_need(self, oldest: Array, first_row: int) -> None:
+        """Note the oldest frames [k] of the rows that are numbered from `first_row`."""
+        rows = np.arange(first_row, first_row + len(oldest))
+        np.maximum.at(self._last_rows, oldest // self.chunk - self._first_chunk, rows)
+
+    def has_unneeded(self, oldest_row: int) -> bool:
+        """Tell whether no row from `oldest_row` on needs the oldest chunk."""
+        return len(self._last_rows) > 0 and bool(self._last_rows[0] < oldest_row)
+
+    def drop_unneeded(self, oldest_row: int, waiting: Array) -> None:
+        """Free the chunks that no row from `oldest_row` on, no frame `waiting` [k] and no stack shown needs."""
+        shown = self.numbers[self.known, 0]
+        oldest = min(waiting.min(initial=self.total_rows), shown.min(initial=self.total_rows))
+        while self.has_unneeded(oldest_row) and self._first_chunk < oldest // self.chunk:
+            heapq.heappush(self._free, int(self._places[0]))
+            self.first_alive = (self._first_chunk + 1) * self.chunk
+            self._places, self._last_rows = self._places[1:], self._last_rows[1:]
+
+    @property
+    def _first_chunk(self) -> int:
+        return self.first_alive // self.chunk
+
+    def _store_whole(self, env: int, frames: Array) -> None:
+        for place in range(self.stack_size):
+            if place and frames[place].tobytes() == frames[place - 1].tobytes():
+                self.numbers[env, place] = self.numbers[env, place - 1]
+            else:
+                self.numbers[env, place] = self._append(frames[place : place + 1])
+
+    def _append(self, frames: Array) -> int:
+        """Store frames [k, ...] and return the number of the first."""
+        first = self.total_rows
+        while len(frames):
+            begun = self.total_rows % self.chunk
+            if self.total_rows // self.chunk - self._first_chunk == len(self._places):
+                self._begin_chunk()
+            count = min(self.chunk - begun, len(frames))
+            slab, start = divmod(int(self._places[-1]) * self.chunk + begun, self._slab_frames)
+            self._slabs[slab][start : start + count] = frames[:count]
+            frames = frames[count:]
+            self.total_rows += count
+        return first
+
+    def _begin_chunk(self) -> None:
+        """Take the lowest free place, so that as few pages as possible are ever touched."""
+        if not self._free:
+            per_slab = self._slab_frames // self.chunk
+            self._free = [len(self._slabs) * per_slab + place for place in range(per_slab)]
+            self._slabs.append(np.zeros((self._slab_frames, *self.shape), self.dtype))
+        self._places = np.append(self._places, heapq.heappop(self._free))
+        self._last_rows = np.append(self._last_rows, -1)
+
+    def _frames(self, numbers: Array) -> Array:
+        """Return the frames [..., C, ...] of numbers [...]."""
+        chunks = self._places[numbers // self.chunk - self._first_chunk]
+        places = chunks * self.chunk + numbers % self.chunk
+        if len(self._slabs) == 1:
+            found: Array = self._slabs[0].take(places, axis=0)
+            return found
+        found = np.empty((*numbers.shape, *self.shape), self.dtype)
+        for number, slab in enumerate(self._slabs):
+            here = places // self._slab_frames == number
+            found[here] = slab.take(places[here] % self._slab_frames, axis=0)
+        return found
+
+    # ------------------------------------------------------------------------------------------ checkpoints
 
     def read_rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Return frames by number, copied."""
-        return {"frames": torch.from_numpy(self.frames.take(np.arange(start, stop) % self.capacity, axis=0))}
+        return {"frames": torch.from_numpy(self._frames(np.arange(start, stop)))}
 
     def restore_rows(self, start: int, rows: Mapping[str, Tensor], total_rows: int) -> None:
-        """Put frames back under their numbers."""
+        """Put frames back under their numbers; each call goes on where the one before ended."""
         frames = rows["frames"].numpy()
         if frames.shape[1:] != self.shape or frames.dtype != self.dtype:
             raise ValueError("column 'frames' has another shape or type")
-        first = max(start, total_rows - self.capacity)
-        if start != self.total_rows:  # the first segment; each of the others follows the one before
-            self._first_restored = first
-        self.frames[np.arange(first, total_rows) % self.capacity] = frames[first - start :]
-        self.total_rows = total_rows
+        if not len(self._places):
+            self.first_alive = self.total_rows = start
+        self._append(frames)
 
     def state_dict(self) -> State:
         """Return which stacks the environments show; the frames themselves are saved in segments."""
         return {
             "numbers": torch.from_numpy(self.numbers.copy()),
             "known": torch.from_numpy(self.known.copy()),
-            "stacks": torch.from_numpy(self._stacks.copy()),
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore them; those of another number of environments are dropped."""
-        if len(state["known"]) == len(self.known):
-            self.numbers[:] = state["numbers"].numpy()
-            self.known[:] = state["known"].numpy()
-            self._stacks[:] = state["stacks"].numpy()
+        """Restore them, after the frames; those of another number of environments are dropped."""
+        if len(state["known"]) != len(self.known):
+            return
+        self.known[:] = state["known"].numpy()
+        self.numbers[:] = state["numbers"].numpy()
+        self.refuse_missing(self.numbers[self.known])
+        for env in np.flatnonzero(self.known):
+            self._shown[env] = self.stacks(self.numbers[env]).tobytes()
+
+    def refuse_missing(self, numbers: Array) -> None:
+        """Raise if one of the frames [...] is not there."""
+        if ((numbers < self.first_alive) | (numbers >= self.total_rows)).any():
+            raise ValueError(
+                f"frames {numbers.min()} to {numbers.max()} are needed, "
+                f"{self.first_alive} to {self.total_rows - 1} are there"
+            )
+
+
+def frame_store(seen: Mapping[str, Column], stack_size: int, *, num_envs: int, num_rows: int) -> FrameStore:
+    """Return a store for stacks as the plain one of the columns `seen`, of which `num_rows` are to be kept."""
+    column = seen.get("")
+    if column is None or len(column.shape) < 2 or column.shape[0] % stack_size:
+        found = {key: entry.shape for key, entry in seen.items()} if column is None else column.shape
+        raise ValueError(
+            f"frame_stack is {stack_size}, but observations have shape {found}; "
+            "it must divide the first axis of a plain observation"
+        )
+    usual = num_rows + num_rows // USUAL_LENGTH
+    shape, dtype = column.shape, column.type
+    return FrameStore(usual, num_envs=num_envs, stack_size=stack_size, stack_shape=shape, dtype=dtype)

@@ -24,7 +24,7 @@ from rl_training.core.columns import (
 from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import Array, Obs, ObsArray, State, StepArrays, leaves
 from rl_training.data.accumulators import Accumulator, NStepWindow
-from rl_training.data.frames import FrameStore
+from rl_training.data.frames import FrameStore, frame_store
 from rl_training.data.samplers import make_sampler
 
 Shape: TypeAlias = tuple[int, ...]
@@ -56,8 +56,8 @@ class Transitions(TensorStruct):
 class ReplayBuffer:
     """The newest `capacity` transitions of `num_envs` environments, in the order they were finished.
 
-    Per step: `record_action`, then `record_outcome`. With `frame_stack` the plain observation is a stack of that many
-    frames [K, ...], and each frame is kept once. Memory is taken when it is first needed.
+    Per step: `record_action`, then `record_outcome`. With `frame_stack` K the plain observation is a stack [K * C, ...]
+    of that many frames, oldest first, and each frame is kept once. Memory is taken when it is first needed.
     """
 
     def __init__(
@@ -86,7 +86,8 @@ class ReplayBuffer:
         self._plain = "" in seen
         self.frames: FrameStore | None = None
         if frame_stack is not None:
-            self.frames = self._frame_store(seen, frame_stack, n_step)
+            waiting = num_envs * (frame_stack + n_step)
+            self.frames = frame_store(seen, frame_stack, num_envs=num_envs, num_rows=capacity + waiting)
             seen = {"": Column("obs", (frame_stack,), np.int64)}
         self._obs_keys = list(seen)
         self._extra = [column.name for column in extra]
@@ -108,18 +109,6 @@ class ReplayBuffer:
         )
         self._rows: Array | None = None
         self._allocate = allocate
-
-    def _frame_store(self, seen: Mapping[str, Column], frame_stack: int, n_step: int) -> FrameStore:
-        column = seen.get("")
-        if column is None or len(column.shape) < 2 or column.shape[0] != frame_stack:
-            found = {key: entry.shape for key, entry in seen.items()} if column is None else column.shape
-            raise ValueError(
-                f"frame_stack is {frame_stack}, but observations have shape {found}; "
-                "it must be the first axis of a plain observation"
-            )
-        # an episode has one frame more than transitions, so short episodes need more frames than rows
-        room = self.capacity + self.capacity // 8 + 2 * self.num_envs * (frame_stack + n_step + 2)
-        return FrameStore(room, num_envs=self.num_envs, stack_shape=column.shape, dtype=column.type)
 
     @classmethod
     def for_spaces(
@@ -152,9 +141,15 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the full buffer."""
+        """Memory of the full buffer; very short episodes of stacked images take up to twice as much."""
         frames = 0 if self.frames is None else self.frames.nbytes
         return self.capacity * self.dtype.itemsize + self.sampler.nbytes + frames
+
+    @property
+    def drawn_bytes(self) -> int:
+        """Memory of one drawn row, whose stacks are whole again."""
+        stacks = 0 if self.frames is None else 2 * self.frames.stack_size * self.frames.frame_bytes
+        return self.dtype.itemsize + stacks
 
     @property
     def rows(self) -> Array:
@@ -177,6 +172,7 @@ class ReplayBuffer:
         finished = self.window.complete(step.signal, over, ended, step.valid, successors)
         if len(finished):
             self.add(finished)
+        self._drop_unneeded_frames()
 
     def add(self, rows: Array) -> None:
         """Append structured rows [k], of which the newest `capacity` are kept."""
@@ -189,16 +185,17 @@ class ReplayBuffer:
             ring[: count - head] = rows[head:]
         self.total_rows += count
         self.kept_rows = min(self.kept_rows + count, self.capacity)
+        if self.frames is not None:
+            self.frames.rows_need(rows["obs"][:, 0], self.total_rows - count)
         if self.prioritized:
             self.sampler.added((start + np.arange(count)) % self.capacity)
 
     def sample(self, batch_size: int, rng: np.random.Generator, *, beta: float = 1.0) -> Transitions:
         """Return `batch_size` transitions, drawn with replacement; `beta` is the exponent of importance weights."""
-        if self.frames is not None:
-            self._drop_oldest_without_frames(self.frames)
         if self.kept_rows == 0:
             raise IndexError("the replay buffer is empty; record steps first")
-        index, weights = self._draw(batch_size, rng, beta)
+        start = (self.total_rows - self.kept_rows) % self.capacity
+        index, weights = self.sampler.draw(batch_size, rng, start=start, kept=self.kept_rows, beta=beta)
         rows = self.rows.take(index)
         return Transitions(
             obs=self._decoded("obs", rows),
@@ -222,7 +219,7 @@ class ReplayBuffer:
     def _encoded(self, kind: str, obs: ObsArray) -> dict[str, Array]:
         if self.frames is not None:
             assert not isinstance(obs, dict)
-            return {kind: self.frames.numbers_of(obs)}
+            return {kind: self.frames.numbers_of(obs, moved_on=kind == "next_obs")}
         return {field_name(kind, key): array for key, array in leaves(obs)}
 
     def _decoded(self, kind: str, rows: Array) -> Obs:
@@ -232,33 +229,11 @@ class ReplayBuffer:
             return torch.from_numpy(rows[kind])
         return {key: torch.from_numpy(rows[field_name(kind, key)]) for key in self._obs_keys}
 
-    def _draw(self, count: int, rng: np.random.Generator, beta: float) -> tuple[Array, Array | None]:
-        """Return positions [count] and weights; rows whose frames were overwritten are drawn again."""
-        span = {"start": (self.total_rows - self.kept_rows) % self.capacity, "kept": self.kept_rows}
-        index, weights = self.sampler.draw(count, rng, beta=beta, **span)
-        if self.frames is None:
-            return index, weights
-        while (lost := self._without_frames(index, self.frames)).any():
-            self.sampler.removed(index[lost])
-            if weights is None:
-                index[lost], _ = self.sampler.draw(int(lost.sum()), rng, beta=beta, **span)
-            else:
-                index, weights = self.sampler.draw(count, rng, beta=beta, **span)
-        return index, weights
-
-    def _without_frames(self, index: Array, frames: FrameStore) -> Array:
-        """Tell which rows have lost a frame; those of the observation are older than those of its successor."""
-        lost: Array = self.rows["obs"][index].min(axis=-1) < frames.first_alive
-        return lost
-
-    def _drop_oldest_without_frames(self, frames: FrameStore) -> None:
-        """Forget the oldest rows up to the first that is whole, so that there is always one to draw."""
-        while self.kept_rows:
-            oldest = np.array([(self.total_rows - self.kept_rows) % self.capacity])
-            if not self._without_frames(oldest, frames).any():
-                break
-            self.sampler.removed(oldest)
-            self.kept_rows -= 1
+    def _drop_unneeded_frames(self) -> None:
+        """Make room for frames, between two steps: those of rows that are kept or wait are needed, no others."""
+        oldest_row = self.total_rows - self.kept_rows
+        if self.frames is not None and self.frames.has_unneeded(oldest_row):
+            self.frames.drop_unneeded(oldest_row, self.window.waiting()["obs"][:, 0])
 
     # ------------------------------------------------------------------------------------------ checkpoints
 
@@ -304,6 +279,17 @@ class ReplayBuffer:
         self.sampler.load_state_dict(state["sampler"])
         if self.frames is not None:
             self.frames.load_state_dict(state["frames"])
+            self._restore_needs(self.frames)
+
+    def _restore_needs(self, frames: FrameStore) -> None:
+        """Note which frames the rows need; raise if one of those is not there."""
+        oldest_row = self.total_rows - self.kept_rows
+        kept = self.rows[np.arange(oldest_row, self.total_rows) % self.capacity]
+        for rows in (kept, self.window.waiting()):
+            frames.refuse_missing(rows["obs"])
+        frames.refuse_missing(kept["next_obs"])
+        frames.rows_need(kept["obs"][:, 0], oldest_row)
+        self._drop_unneeded_frames()
 
 
 def _successors(step: StepArrays) -> ObsArray:

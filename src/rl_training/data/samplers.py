@@ -19,7 +19,6 @@ class RowSampler(Protocol):
     @property
     def nbytes(self) -> int: ...
     def added(self, positions: Array) -> None: ...
-    def removed(self, positions: Array) -> None: ...
     def draw(
         self, count: int, rng: np.random.Generator, *, start: int, kept: int, beta: float
     ) -> tuple[Array, Array | None]: ...
@@ -45,9 +44,6 @@ class UniformSampler:
         return 0
 
     def added(self, positions: Array) -> None:
-        """Nothing to note."""
-
-    def removed(self, positions: Array) -> None:
         """Nothing to note."""
 
     def draw(
@@ -97,10 +93,6 @@ class PrioritizedSampler:
     def added(self, positions: Array) -> None:
         """Give new rows the largest priority so far."""
         self.tree.set(positions, np.full(len(positions), self.max_priority))
-
-    def removed(self, positions: Array) -> None:
-        """Rows that are no longer whole are never drawn."""
-        self.tree.set(positions, np.zeros(len(positions), np.int64))
 
     def draw(
         self, count: int, rng: np.random.Generator, *, start: int, kept: int, beta: float

@@ -24,6 +24,7 @@ from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 
 MAX_ROWS_AT_ONCE = 2**14
+MAX_BYTES_AT_ONCE = 2**26
 
 
 class RewardScaler(Protocol):
@@ -165,7 +166,8 @@ class ReplaySource:
         """Yield the batches that are owed."""
         beta = interpolated(self.beta, 1.0, progress.fraction)
         # rows of uniform batches are drawn together; priorities change with every update
-        at_once = 1 if self.buffer.prioritized else max(MAX_ROWS_AT_ONCE // self.batch_size, 1)
+        rows_at_once = min(MAX_ROWS_AT_ONCE, MAX_BYTES_AT_ONCE // self.buffer.drawn_bytes)
+        at_once = 1 if self.buffer.prioritized else max(rows_at_once // self.batch_size, 1)
         owed = self.owed
         while owed > 0:
             count = min(owed, at_once)

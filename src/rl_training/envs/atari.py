@@ -29,7 +29,8 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
     whoever learns from signs takes them later.
 
     A lost life is told as a cut and resets nothing. With `fire_reset` the step after it presses FIRE, whatever the
-    policy chose: many games wait for that, and a greedy policy that has not learned to would wait for ever.
+    policy chose: many games wait for that, and a greedy policy that has not learned to would wait for ever. For the
+    same reason this FIRE never sticks: one lost frame of it makes a game of Breakout without a ball.
 
     An episode is a function of its reset seed and actions alone, as exact resume needs it, so nothing of ALE's own
     chance is used. Its sticky actions are switched off and made here, by the same rule, from the generator of the
@@ -71,7 +72,7 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._rng = game.np_random
         info = self._restart(options)
         for action in self._opening():
-            _, _, terminated, truncated, info = self._advance(action)
+            _, _, terminated, truncated, info = self._advance(action, sticky=False)
             self._read_screen()
             if terminated or truncated:
                 info = self._restart(options)
@@ -81,11 +82,11 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Play `frame_skip` frames with one action, fewer if the game ends."""
-        if self._fire_is_due:
-            action = self.fire
-        score = 0.0
+        fires, score = self._fire_is_due, 0.0
         for _ in range(self.skip):
-            _, reward, terminated, truncated, info = self._advance(action)
+            _, reward, terminated, truncated, info = self._advance(
+                self.fire if fires else action, sticky=not fires
+            )
             score += float(reward)
             if self.pools:
                 self._read_screen()
@@ -135,9 +136,9 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.fire is not None:
             yield self.fire
 
-    def _advance(self, action: Any) -> Any:
-        """Play one frame; with the probability of stickiness the action before is repeated."""
-        if self._stickiness > 0.0 and self._rng.random() < self._stickiness:
+    def _advance(self, action: Any, *, sticky: bool) -> Any:
+        """Play one frame; if it is sticky, the action before is repeated with the probability of that."""
+        if sticky and self._stickiness > 0.0 and self._rng.random() < self._stickiness:
             action = self._last_action
         self._last_action = action
         return self.env.step(action)

@@ -102,7 +102,7 @@ class ImageLeaf:
         """Return one image in gray, if that is wanted, and in its new size."""
         if self.to_gray:
             image = self._gray(image)
-        if self.size is None or image.shape == (self.size, self.size):
+        if self.size is None:
             return image
         if self._frame_axis == 0:
             return np.moveaxis(self._resized(np.moveaxis(image, 0, 2)), 2, 0)
@@ -110,7 +110,7 @@ class ImageLeaf:
 
     def _gray(self, image: Array) -> Array:
         """Return [H, W] of an image with one channel or three."""
-        image = np.moveaxis(image, self.axis or 0, 2) if self.axis == 0 else image
+        image = np.moveaxis(image, 0, 2) if self.axis == 0 else image
         if image.shape[2] == 1:
             return image[:, :, 0]
         if self.dtype in (np.uint8, np.uint16, np.float32):

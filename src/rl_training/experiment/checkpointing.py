@@ -11,17 +11,16 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from operator import mul
 from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import UserError
-from rl_training.core.space_data import MAX_NUMBERS, space_from_data
-from rl_training.core.spaces import num_choices, num_features
+from rl_training.core.space_data import space_from_data
 from rl_training.core.state import join_state, split_state
 from rl_training.core.types import EnvSpec, Progress, State
 from rl_training.experiment.files import read_json, refuse_strange_files, replace_folder, write_json
+from rl_training.experiment.stored_network import refuse_larger_network, with_flat_images
 from rl_training.experiment.tensor_files import read_tensors, write_tensors
 from rl_training.experiment.trust import imports_nothing, is_signed, sign_text
 from rl_training.version import __version__
@@ -141,9 +140,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
         facts = _checked_facts(manifest["facts"])
         spec = _saved_spec(path, facts["spaces"], config.num_envs)
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
-        checkpoint = Checkpoint(path, config, progress, state, facts, spec, signed)
-        refuse_larger_network(checkpoint)
-        return checkpoint
+        config = with_flat_images(config, state, spec)
+        if facts["algorithm"] is None:  # otherwise nobody but its class knows what it builds
+            refuse_larger_network(path, config.algorithm, state, spec)
+        return Checkpoint(path, config, progress, state, facts, spec, signed)
 
 
 def _saved_spec(path: Path, saved: Mapping[str, Any], num_envs: int) -> EnvSpec | None:
@@ -155,33 +155,6 @@ def _saved_spec(path: Path, saved: Mapping[str, Any], num_envs: int) -> EnvSpec 
     except UserError as error:
         raise UserError(f"checkpoint {path}: {error}") from error
     return EnvSpec(observation, action, num_envs)
-
-
-def refuse_larger_network(checkpoint: Checkpoint) -> None:
-    """Refuse a network that has more weights than are stored, before it is built: it may be larger than the memory."""
-    if checkpoint.facts["algorithm"] is not None:  # nobody but its class knows what it builds
-        return
-    state, settings = checkpoint.state, checkpoint.config.algorithm
-    weights = split_state({group: state.get(group, {}) for group in ("model", "critics")})[0].values()
-    widths = getattr(settings, "hidden_sizes", ())
-    foreign = {*widths, *(getattr(settings, "critic_hidden_sizes", None) or ())}
-    foreign = foreign.difference(*(tensor.shape for tensor in weights))
-    sizes = (*widths,)
-    if checkpoint.spec is not None:
-        features = num_features(checkpoint.spec.observation_space)
-        sizes = (*widths, num_choices(checkpoint.spec.action_space))
-        if settings.encoder in ("auto", "flat"):
-            sizes = (features, *sizes)
-        elif features > MAX_NUMBERS:
-            raise UserError(f"{checkpoint.path}: an observation of {features} numbers is too large")
-    needed, stored = sum(map(mul, sizes, sizes[1:])), sum(tensor.numel() for tensor in weights)
-    if foreign:
-        problem = f"hidden_sizes are {list(widths)}, and no stored weight has a side of {max(foreign)}"
-    elif needed > stored:
-        problem = f"hidden_sizes and spaces ask for {needed} weights or more, and {stored} are stored"
-    else:
-        return
-    raise UserError(f"{checkpoint.path} does not fit the network's settings: {problem}")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from rl_training.experiment.checkpoint_folders import read_given
 from rl_training.experiment.checkpointing import (
     Checkpoint,
     fitting_weights,
-    refuse_larger_network,
     restoring,
 )
 from rl_training.experiment.evaluation import probe_spec
 from rl_training.experiment.snapshot import checked_state
+from rl_training.experiment.stored_network import refuse_larger_network
 from rl_training.experiment.trust import refuse_foreign_encoder, refuse_foreign_module
 from rl_training.models.encoders import EncoderClass
 from rl_training.policies.base import NetworkPolicy
@@ -66,8 +66,9 @@ def load_agent(
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
     env = changes.get("env_id") if env is None else env
     checkpoint = replace(checkpoint, config=given.named_in(checkpoint.config.with_overrides(**changes)))
-    refuse_larger_network(checkpoint)
     source, config, signed = checkpoint.path, checkpoint.config, checkpoint.signed
+    if checkpoint.facts["algorithm"] is None:
+        refuse_larger_network(source, config.algorithm, checkpoint.state, checkpoint.spec)
     _refuse_encoder(checkpoint, given, trusted=trust_modules, own_arguments="encoder_kwargs" in changes)
 
     def refuse_env() -> None:

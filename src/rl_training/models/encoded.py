@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from rl_training.core.errors import RunFault
 from rl_training.core.types import Obs
+from rl_training.models.images import ScaledImages
 
 
 class Encoded(nn.Module):
@@ -46,7 +47,8 @@ def encode(encoder: nn.Module, inputs: Obs) -> Tensor:
     try:
         features: Tensor = encoder(inputs)
     except Exception as error:
-        name = f"{type(encoder).__module__}:{type(encoder).__qualname__}"
+        own = encoder.encoder if isinstance(encoder, ScaledImages) else encoder
+        name = f"{type(own).__module__}:{type(own).__qualname__}"
         raise RunFault(f"encoder {name} failed: {type(error).__name__}: {error}") from error
     return features
 

@@ -21,3 +21,12 @@ def make_linear(
         nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
         nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
     return layer
+
+
+def make_orthogonal(module: nn.Module, gain: float, generator: torch.Generator) -> None:
+    """Give all convolutions and linear layers of a module orthogonal weights and zero bias, in place."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

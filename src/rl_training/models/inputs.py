@@ -1,5 +1,6 @@
 """The parameter-free first layer: from observations of any supported space to numbers, in torch and in NumPy alike."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,25 +11,33 @@ from torch import Tensor
 
 from rl_training.core.spaces import float_dtype, observation_leaves
 from rl_training.core.types import Array, Obs, ObsArray
+from rl_training.models.images import ImageLeaf
 
 
 class ObservationInputs:
-    """Makes numbers of every leaf: Box as it is, Discrete and MultiDiscrete one-hot, MultiBinary 0/1.
+    """Makes numbers of every leaf: Box as it is, Discrete and MultiDiscrete one-hot, MultiBinary 0/1; but of no image.
 
-    `vector` is all of them side by side [B, D]; `arranged` gives such a vector the shape of the observation again,
-    which is what an encoder reads: a tensor [B, ...] for a plain space, a dict of tensors for a Dict. `continuous` [D]
-    marks the numbers that come from a Box: only those are ever normalised.
+    `vector` is all numbers side by side [B, D]; `arranged` gives such a vector the shape of the observation again and
+    puts the images back, in their own type and channel-first, which is what an encoder reads: a tensor [B, ...] for a
+    plain space, a dict of tensors for a Dict. `continuous` [D] marks the numbers that come from a Box: only those are
+    ever normalised.
     """
 
-    def __init__(self, space: Space[Any]) -> None:
-        self._leaves = [_Leaf(key, leaf) for key, leaf in observation_leaves(space).items()]
+    def __init__(self, space: Space[Any], images: Mapping[str, ImageLeaf] | None = None) -> None:
+        self.space, self.images = space, dict(images or {})
+        self._leaves = [
+            _Leaf(key, leaf) for key, leaf in observation_leaves(space).items() if key not in self.images
+        ]
         self.size = sum(leaf.size for leaf in self._leaves)
-        self.continuous = torch.cat([torch.full((leaf.size,), leaf.continuous) for leaf in self._leaves])
+        marks = [torch.full((leaf.size,), leaf.continuous) for leaf in self._leaves]
+        self.continuous = torch.cat(marks) if marks else torch.zeros(0, dtype=torch.bool)
 
     def vector(self, obs: Obs) -> Tensor:
         """Return numbers [B, D]."""
         if isinstance(obs, Tensor):
-            return self._leaves[0].vector(obs)
+            return self._leaves[0].vector(obs) if self._leaves else torch.zeros(len(obs), 0)
+        if not self._leaves:
+            return torch.zeros(len(next(iter(obs.values()))), 0)
         return torch.cat([leaf.vector(obs[leaf.key]) for leaf in self._leaves], dim=-1)
 
     def vector_numpy(self, obs: ObsArray) -> Array:
@@ -37,14 +46,18 @@ class ObservationInputs:
             return self._leaves[0].vector_numpy(obs)
         return np.concatenate([leaf.vector_numpy(obs[leaf.key]) for leaf in self._leaves], axis=-1)
 
-    def arranged(self, vector: Tensor) -> Obs:
-        """Return the parts of a vector [B, D] in the shapes of their leaves, as views."""
+    def arranged(self, vector: Tensor, obs: Obs) -> Obs:
+        """Return the parts of a vector [B, D] in the shapes of their leaves, and the images of `obs`, all as views."""
+        if isinstance(obs, Tensor) and self.images:
+            return self.images[""].channel_first(obs)
         parts = torch.split(vector, [leaf.size for leaf in self._leaves], dim=-1)
         shaped = {
             leaf.key: part.reshape(len(part), *leaf.shape)
             for leaf, part in zip(self._leaves, parts, strict=True)
         }
-        return shaped[""] if "" in shaped else shaped
+        if isinstance(obs, Tensor):
+            return shaped[""]
+        return shaped | {key: image.channel_first(obs[key]) for key, image in self.images.items()}
 
 
 class _Leaf:

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from rl_training.core.spaces import action_layout
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState
 from rl_training.models.encoded import Encoded, EncodedPair
+from rl_training.models.encoders import is_ours
 from rl_training.models.heads import ActionHead, make_head
-from rl_training.models.mlp import ActivationName, MLPActorCritic
+from rl_training.models.initialization import make_orthogonal
+from rl_training.models.mlp import HIDDEN_GAIN, ActivationName, MLPActorCritic
 from rl_training.models.normalizer import RewardNormalizer
 from rl_training.models.numpy_forward import NumpyActorCritic
 from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
@@ -41,6 +43,7 @@ class ActorCriticPolicy(NetworkPolicy):
         )
         self.action_shape, self.action_dtype = action_layout(spec.action_space)
         self.head = make_head(spec.action_space, log_std_init)  # type: ignore[assignment]  # every head is an ActionHead
+        self._orthogonal = orthogonal_init
         encoder = self.new_encoder(generator)
         network = MLPActorCritic(
             self.features_size(encoder),
@@ -53,6 +56,13 @@ class ActorCriticPolicy(NetworkPolicy):
             generator=generator,
         )
         self.network = self._with_encoder(encoder, network, generator)
+
+    def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
+        """Return an encoder; one of ours begins as the layers after it do."""
+        encoder = super().new_encoder(generator)
+        if self._orthogonal and encoder is not None and is_ours(self.encoding.encoder):
+            make_orthogonal(encoder, HIDDEN_GAIN, generator)
+        return encoder
 
     def _with_encoder(
         self, encoder: nn.Module | None, network: MLPActorCritic, generator: torch.Generator

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.core.errors import RunFault
-from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, tensors_of
+from rl_training.core.errors import RunFault, UserError
+from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved, tensors_of
 from rl_training.models.encoders import EncoderClass, encoder_name, make_encoder
+from rl_training.models.images import READING, ImageReading, image_leaves
 from rl_training.models.inputs import ObservationInputs
 from rl_training.models.normalizer import ObservationNormalizer, RewardNormalizer
 from rl_training.models.numpy_forward import NumpyActorCritic, NumpyMLP, numpy_twin
@@ -24,6 +25,8 @@ class Encoding:
     arguments: dict[str, Any] = field(default_factory=dict)
     shared: bool = True
     """Whether actor and critic read one encoder."""
+    images: ImageReading = READING
+    """Which entries it reads as images; `flat` reads none so."""
 
 
 FLAT = Encoding()
@@ -48,7 +51,12 @@ class NetworkPolicy(nn.Module):
     ) -> None:
         super().__init__()
         self.spec, self.encoding = spec, encoding
-        self.inputs = ObservationInputs(spec.observation_space)
+        images = {} if encoding.encoder is None else image_leaves(spec.observation_space, encoding.images)
+        self.inputs = ObservationInputs(spec.observation_space, images)
+        if normalize_obs and not self.inputs.size:
+            raise UserError(
+                "normalize_obs is true, but observations are images, which are scaled by their bounds; set it to false"
+            )
         self.normalizer = ObservationNormalizer(self.inputs.continuous) if normalize_obs else None
         self.reward_normalizer = reward_normalizer
         self._twin: NumpyMLP | NumpyActorCritic | None = None
@@ -58,8 +66,9 @@ class NetworkPolicy(nn.Module):
         encoding = self.encoding
         if encoding.encoder is None:
             return None
-        space = self.spec.observation_space
-        return make_encoder(encoding.encoder, space, encoding.features_dim, encoding.arguments, generator)
+        return make_encoder(
+            encoding.encoder, self.inputs, encoding.features_dim, encoding.arguments, generator
+        )
 
     def features_size(self, encoder: nn.Module | None) -> int:
         """Return how many features the layers after the encoder read."""
@@ -83,7 +92,7 @@ class NetworkPolicy(nn.Module):
         vector = self.inputs.vector(obs)
         if self.normalizer is not None:
             vector = self.normalizer(vector)
-        return vector if self.encoding.encoder is None else self.inputs.arranged(vector)
+        return vector if self.encoding.encoder is None else self.inputs.arranged(vector, obs)
 
     @torch.no_grad()
     def observe(self, obs: Obs, valid: Tensor | None = None) -> None:
@@ -128,8 +137,3 @@ class NetworkPolicy(nn.Module):
             name = encoder_name(self.encoding.encoder)
             raise RunFault(f"the network with encoder {name} gave a number that is not finite while acting")
         return parts if isinstance(outputs, tuple) else parts[0]
-
-
-def moved(obs: Obs, device: torch.device) -> Obs:
-    """Return observations on a device; on the one they are on, the same memory."""
-    return {key: part.to(device) for key, part in obs.items()} if isinstance(obs, dict) else obs.to(device)

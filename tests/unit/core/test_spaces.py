@@ -52,13 +52,6 @@ def test_unsupported_observations_are_refused_by_name(space: Space[Any], message
         observation_leaves(space)
 
 
-@pytest.mark.parametrize(
-    "space", [spaces.Box(0, 255, (5,), np.uint8), spaces.Box(0.0, 1.0, (4, 4, 3), np.float32)]
-)
-def test_byte_vectors_and_float_cubes_are_no_images(space: Space[Any]) -> None:
-    assert observation_leaves(space) == {"": space}
-
-
 def test_floats_are_kept_in_torchs_default_and_the_rest_as_it_is() -> None:
     assert leaf_dtype(spaces.Box(-1, 1, (2,), np.float64)) == np.float32
     assert leaf_dtype(spaces.Box(-1, 1, (2,), np.float16)) == np.float32

@@ -166,11 +166,12 @@ def test_batches_are_consecutive_parts_of_one_draw() -> None:
     assert all(batch.weights is None for batch in batches)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 11, 10_000])
+@pytest.mark.parametrize("limit", ["MAX_ROWS_AT_ONCE", "MAX_BYTES_AT_ONCE"])
+@pytest.mark.parametrize("number", [1, 8, 11, 300, 10_000])
 def test_the_batches_owed_are_all_given_however_many_are_drawn_at_once(
-    rows: int, monkeypatch: pytest.MonkeyPatch
+    limit: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(sources, limit, number)
     source = make_source(1)
     record(source, 5)
     batches = batches_of(source)
@@ -179,6 +180,27 @@ def test_the_batches_owed_are_all_given_however_many_are_drawn_at_once(
     for batch in batches:
         assert torch.equal(batch.obs, batch.actions.float()[:, None])  # type: ignore[arg-type]
         assert torch.equal(batch.next_obs, batch.obs + 1)  # type: ignore[arg-type, operator]
+
+
+@pytest.mark.parametrize("frame_stack", [None, 4])
+def test_few_images_are_drawn_at_once(frame_stack: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred updates that are owed at once must not hold a hundred batches of images in memory."""
+    shape = {"obs_shape": (4, 84, 84), "obs_dtype": np.uint8, "action_shape": ()}
+    buffer = ReplayBuffer(capacity=10_000, num_envs=1, frame_stack=frame_stack, **shape)  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    source = ReplaySource(buffer, batch_size=8, train_freq=1, gradient_steps=1, learning_starts=0, rng=rng)
+    monkeypatch.setattr(sources, "MAX_BYTES_AT_ONCE", 20 * 2 * 4 * 84 * 84 + 20 * 100)
+    asked = []
+    sample = buffer.sample
+    monkeypatch.setattr(
+        buffer, "sample", lambda count, *a, **k: asked.append(count) or sample(count, *a, **k)
+    )
+    for _ in range(5):
+        obs = np.zeros((1, 4, 84, 84), np.uint8)
+        source.record_action(obs, act_arrays(1))
+        source.record_outcome(step_arrays(obs, [0.0]), act_arrays(1))
+    assert len(batches_of(source)) == 5
+    assert asked == [16, 16, 8]
 
 
 @pytest.mark.parametrize("prioritized", [False, True])

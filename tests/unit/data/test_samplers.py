@@ -127,13 +127,6 @@ def test_a_row_without_error_can_still_be_drawn() -> None:
     assert set(draws(sampler, 16, kept=2)[0]) == {0, 1}
 
 
-def test_removed_rows_are_never_drawn() -> None:
-    sampler = sampler_of([1.0] * 40)
-    sampler.removed(np.array([0, 7, 16, 39]))
-    positions, _ = draws(sampler, 2000, kept=36)
-    assert set(positions) == set(range(40)) - {0, 7, 16, 39}
-
-
 def test_a_restored_sampler_draws_the_same_and_knows_the_largest_priority() -> None:
     sampler, copy = sampler_of([0.1, 9.0, 1.0]), PrioritizedSampler(40)
     sampler.update(np.array([1]), np.array([0.1]))

@@ -269,6 +269,20 @@ class TestStickiness:
             env.step(LEFT)
             assert game.played[-1] == [NOOP, NOOP]
 
+    def test_fire_never_sticks_as_the_game_would_wait_for_ever(self) -> None:
+        game = FakeGame(stickiness=0.5, lives_from={0: 3, 2: 2})
+        env = wrapped(game, fire_reset=True, noop_max=3, frame_skip=4)
+        for seed in range(20):
+            env.reset(seed=seed)
+            assert game.played[-1][-1] == FIRE
+        game = FakeGame(stickiness=0.5, lives_from={0: 3, 4: 2})
+        env = wrapped(game, fire_reset=True, frame_skip=4)
+        for seed in range(20):
+            env.reset(seed=seed)
+            env.step(LEFT)
+            env.step(LEFT)
+            assert game.played[-1][5:] == [FIRE] * 4
+
     def test_it_follows_the_reset_seed(self) -> None:
         def played(seed: int) -> list[int]:
             game = FakeGame(stickiness=0.5)

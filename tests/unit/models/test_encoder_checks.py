@@ -12,13 +12,14 @@ from torch import nn
 
 from rl_training.core.errors import UserError
 from rl_training.models.encoders import chosen_encoder, encoder_name, make_encoder
+from rl_training.models.inputs import ObservationInputs
 from rl_training.models.numpy_forward import numpy_twin
 
 VECTOR = spaces.Box(-5, 5, (4,), np.float32)
 
 
 def make(encoder: Any, **arguments: Any) -> nn.Module:
-    return make_encoder(encoder, VECTOR, 6, arguments, torch.Generator().manual_seed(0))
+    return make_encoder(encoder, ObservationInputs(VECTOR), 6, arguments, torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(
@@ -67,11 +68,11 @@ def test_layers_that_wait_for_their_first_input_are_ready_after_it() -> None:
 
 
 def test_names_of_encoders() -> None:
-    assert chosen_encoder("auto", None) is None
-    assert chosen_encoder("flat", None) is None
-    assert chosen_encoder("anything:Named", tiny_encoders.Plain) is tiny_encoders.Plain
+    assert chosen_encoder("auto", None, VECTOR)[0] is None
+    assert chosen_encoder("flat", None, VECTOR)[0] is None
+    assert chosen_encoder("anything:Named", tiny_encoders.Plain, VECTOR)[0] is tiny_encoders.Plain
     with pytest.raises(UserError, match="did you mean 'flat'"):
-        chosen_encoder("flatt", None)
+        chosen_encoder("flatt", None, VECTOR)
     assert encoder_name(tiny_encoders.Plain) == "tiny_encoders:Plain"
 
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -11,13 +12,19 @@ from gymnasium import Space
 from torch import nn
 
 from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.spaces import num_features
+from rl_training.models.cnn import AutoCNN, ImpalaCNN, NatureCNN, SmallCNN
 from rl_training.models.encoders.checking import check_encoder
+from rl_training.models.images import READING, ImageReading, encoder_space, image_leaves
+from rl_training.models.inputs import ObservationInputs
 
 EncoderClass: TypeAlias = Callable[..., nn.Module]
 """Called as `encoder(observation_space, features_dim, **encoder_kwargs)`; its `features_dim` is its true width."""
 
-ENCODERS: dict[str, EncoderClass] = {}
-"""Encoders by name; `auto` and `flat` are not among them, as they have nothing to build."""
+ENCODERS: dict[str, EncoderClass] = {"nature": NatureCNN, "impala": ImpalaCNN, "small": SmallCNN}
+"""Encoders by name; `auto` is a choice among them, and `flat` has nothing to build."""
+SMALLEST_IMAGE = 7
+"""What has a shorter side than this is no image to `auto`, but numbers: a few vectors on top of each other, perhaps."""
 
 
 def encoder_names() -> list[str]:
@@ -25,23 +32,33 @@ def encoder_names() -> list[str]:
     return ["auto", "flat", *ENCODERS]
 
 
-def chosen_encoder(name: str, given: EncoderClass | None) -> EncoderClass | None:
-    """Return the class that the setting means, None for `flat`; one of the user's own must be `given`."""
+def chosen_encoder(
+    name: str, given: EncoderClass | None, space: Space[Any], reading: ImageReading = READING
+) -> tuple[EncoderClass | None, ImageReading]:
+    """Return the class that the setting means, None for `flat`, and which entries it reads as images.
+
+    One of the user's own must be `given`; it gets a Box of rank 2 as it is.
+    """
     if given is not None:
-        return given
-    if name in ("auto", "flat"):
-        return None
-    if name in ENCODERS:
-        return ENCODERS[name]
-    known = encoder_names()
-    raise UserError(
-        f"encoder is '{name}'; use one of {', '.join(known)}, or module:Name{did_you_mean(name, known)}"
-    )
+        return given, replace(reading, planes=False)
+    if name == "auto":
+        reading = replace(reading, smallest_side=SMALLEST_IMAGE)
+        return (AutoCNN if image_leaves(space, reading) else None), reading
+    if name == "flat":
+        return None, reading
+    if name not in ENCODERS:
+        known = encoder_names()
+        raise UserError(
+            f"encoder is '{name}'; use one of {', '.join(known)}, or module:Name{did_you_mean(name, known)}"
+        )
+    if not image_leaves(space, reading):
+        raise UserError(f"encoder '{name}' reads images, and {space} has none; use encoder auto or flat")
+    return ENCODERS[name], reading
 
 
 def make_encoder(
     encoder: EncoderClass,
-    space: Space[Any],
+    inputs: ObservationInputs,
     features_dim: int,
     arguments: Mapping[str, Any],
     generator: torch.Generator,
@@ -55,8 +72,8 @@ def make_encoder(
     callers = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:
-        module = encoder(space, features_dim, **arguments)
-        check_encoder(module, name, space)
+        module = encoder(encoder_space(inputs.space, inputs.images), features_dim, **arguments)
+        whole = check_encoder(module, name, inputs)
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -66,7 +83,27 @@ def make_encoder(
         ) from error
     finally:
         torch.set_rng_state(callers)
-    return module.eval()
+    return whole.eval()
+
+
+def encoder_size(
+    encoder: EncoderClass | None,
+    reading: ImageReading,
+    space: Space[Any],
+    features_dim: int,
+    arguments: Mapping[str, Any],
+) -> tuple[int, int]:
+    """Return how many features one of our encoders has, and how many weights, without taking memory for them."""
+    if encoder is None:
+        return num_features(space), 0
+    with torch.device("meta"):
+        module = encoder(encoder_space(space, image_leaves(space, reading)), features_dim, **arguments)
+    return int(module.features_dim), sum(part.numel() for part in module.parameters())  # type: ignore[arg-type]  # ours
+
+
+def is_ours(encoder: EncoderClass | None) -> bool:
+    """Tell whether an encoder is of this package; the weights of any other are its own business."""
+    return encoder in (AutoCNN, *ENCODERS.values())
 
 
 def encoder_name(encoder: EncoderClass) -> str:
@@ -79,4 +116,13 @@ def encoder_name(encoder: EncoderClass) -> str:
     return f"{encoder.__module__}:{encoder.__qualname__}"
 
 
-__all__ = ["ENCODERS", "EncoderClass", "chosen_encoder", "encoder_name", "encoder_names", "make_encoder"]
+__all__ = [
+    "ENCODERS",
+    "EncoderClass",
+    "chosen_encoder",
+    "encoder_name",
+    "encoder_names",
+    "encoder_size",
+    "is_ours",
+    "make_encoder",
+]

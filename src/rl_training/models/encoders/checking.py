@@ -6,22 +6,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import Space
 from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import observation_leaves
-from rl_training.core.types import Obs
+from rl_training.core.types import Obs, moved
+from rl_training.models.images import ScaledImages
 from rl_training.models.inputs import ObservationInputs
 
 ROWS = 3
 LARGEST = 10.0
 
 
-def check_encoder(module: Any, name: str, space: Space[Any]) -> None:
+def check_encoder(module: Any, name: str, inputs: ObservationInputs) -> nn.Module:
     """Refuse what is no module, does not say its width, or does not make finite features [B, features_dim] of inputs.
 
-    It is tried as it acts, on one row, and as it learns, on several.
+    It is tried as it acts, on one row, and as it learns, on several. Returned is what scales its images first, if there
+    are any.
     """
     if not isinstance(module, nn.Module):
         raise UserError(f"encoder {name} gives a {type(module).__name__}; it must be a torch.nn.Module")
@@ -30,8 +31,8 @@ def check_encoder(module: Any, name: str, space: Space[Any]) -> None:
         raise UserError(
             f"encoder {name} has features_dim {width!r}; set self.features_dim to the number of features it returns"
         )
-    module.eval()
-    _try(module, name, int(width), space, rows=1)
+    whole = (ScaledImages(module, inputs.images) if inputs.images else module).eval()
+    _try(whole, name, int(width), inputs, rows=1)
     wanted = torch.get_default_dtype()
     for key, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype != wanted:
@@ -45,10 +46,11 @@ def check_encoder(module: Any, name: str, space: Space[Any]) -> None:
                 "part, or register it with persistent=False"
             )
     before = copy.deepcopy(module.state_dict())
-    module.train()
-    _try(module, name, int(width), space, rows=ROWS)
+    whole.train()
+    _try(whole, name, int(width), inputs, rows=ROWS)
     # whatever the trial changed, such as statistics of batches, is as it was
     module.load_state_dict(before)
+    return whole
 
 
 def learns_from_one_row(module: nn.Module, inputs: ObservationInputs) -> bool:
@@ -57,7 +59,7 @@ def learns_from_one_row(module: nn.Module, inputs: ObservationInputs) -> bool:
     device = next(module.parameters(), torch.zeros(0)).device
     try:
         with torch.no_grad():
-            module.train()(inputs.arranged(torch.zeros(1, inputs.size, device=device)))
+            module.train()(moved(sampled_inputs(inputs, 1), device))
     except ValueError:
         return False
     finally:
@@ -66,19 +68,19 @@ def learns_from_one_row(module: nn.Module, inputs: ObservationInputs) -> bool:
     return True
 
 
-def sampled_inputs(space: Space[Any], rows: int) -> Obs:
-    """Return inputs [rows, ...] as observations of the space give them, none far from 0."""
+def sampled_inputs(inputs: ObservationInputs, rows: int) -> Obs:
+    """Return inputs [rows, ...] as observations of the space give them, no number far from 0."""
     found = {}
-    for key, leaf in observation_leaves(space).items():
+    for key, leaf in observation_leaves(inputs.space).items():
         own = copy.deepcopy(leaf)
         own.seed(0)
         found[key] = torch.from_numpy(np.stack([np.asarray(own.sample()) for _ in range(rows)]))
-    inputs = ObservationInputs(space)
-    return inputs.arranged(inputs.vector(found[""] if "" in found else found).clamp(-LARGEST, LARGEST))
+    obs: Obs = found[""] if "" in found else found
+    return inputs.arranged(inputs.vector(obs).clamp(-LARGEST, LARGEST), obs)
 
 
-def _try(module: nn.Module, name: str, width: int, space: Space[Any], *, rows: int) -> None:
-    trial = sampled_inputs(space, rows)
+def _try(module: nn.Module, name: str, width: int, inputs: ObservationInputs, *, rows: int) -> None:
+    trial = sampled_inputs(inputs, rows)
     before = copy.deepcopy(trial)
     try:
         with torch.no_grad():

@@ -1,0 +1,102 @@
+"""Curves of stable-baselines3 on Breakout from pixels, to lay ours beside: `results/pixels_peer.json`.
+
+Run once (`make pixels-peer`; needs the extras bench and atari); what is there is kept. Settings are those of the gates
+`ppo_breakout_start` and `dqn_breakout_start` in `scripts/learn.py`. A point of a curve is the mean raw score of the
+last 100 finished games of training, as both libraries log it.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import ale_py
+import gymnasium
+import numpy as np
+import stable_baselines3 as sb3
+import torch
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.vec_env import VecFrameStack
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "pixels_peer.json"
+EVERY = 10_000
+ENV_ID = "BreakoutNoFrameskip-v4"
+
+
+class Scores(BaseCallback):
+    """Notes the mean score of the last 100 games every so many steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.curve: list[tuple[int, float]] = []
+
+    def _on_step(self) -> bool:
+        done = len(self.curve) * EVERY
+        if self.num_timesteps >= done + EVERY and self.model.ep_info_buffer:
+            scores = [game["r"] for game in self.model.ep_info_buffer]
+            self.curve.append((self.num_timesteps, float(np.mean(scores))))
+        return True
+
+
+def falling(start: float) -> Any:
+    """Return a schedule that falls linearly from `start` to 0."""
+    return lambda left: left * start
+
+
+def ppo(env: Any, seed: int) -> Any:
+    """Return the peer's PPO with the usual settings for Atari."""
+    return sb3.PPO(
+        "CnnPolicy",
+        env,
+        n_steps=128,
+        batch_size=256,
+        n_epochs=4,
+        learning_rate=falling(2.5e-4),
+        clip_range=falling(0.1),
+        ent_coef=0.01,
+        seed=seed,
+    )
+
+
+def dqn(env: Any, seed: int) -> Any:
+    """Return the peer's DQN with the usual settings for Atari, learning early."""
+    return sb3.DQN(
+        "CnnPolicy",
+        env,
+        learning_rate=1e-4,
+        buffer_size=100_000,
+        learning_starts=10_000,
+        batch_size=32,
+        train_freq=4,
+        target_update_interval=1_000,
+        exploration_fraction=0.1,
+        exploration_final_eps=0.01,
+        seed=seed,
+    )
+
+
+CASES = {"ppo_breakout_start": (ppo, 8, 200_000), "dqn_breakout_start": (dqn, 1, 100_000)}
+
+
+def main(names: list[str]) -> None:
+    """Train what is missing, and write each curve when it is done."""
+    gymnasium.register_envs(ale_py)
+    torch.set_num_threads(1)
+    for name in names or list(CASES):
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        if name in results:
+            continue
+        make, num_envs, steps = CASES[name]
+        env = VecFrameStack(make_atari_env(ENV_ID, n_envs=num_envs, seed=1), n_stack=4)
+        scores = Scores()
+        model = make(env, seed=1).learn(steps, callback=scores)
+        scores.curve.append((model.num_timesteps, float(np.mean([g["r"] for g in model.ep_info_buffer]))))
+        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        results[name] = {"seed": 1, "curve": scores.curve, "version": sb3.__version__}
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        print(name, scores.curve[-1])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

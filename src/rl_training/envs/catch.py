@@ -1,0 +1,60 @@
+"""Catch, drawn: the smallest game that must be seen to be played. A probe for encoders of images."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.core.types import Array
+
+ROWS, COLUMNS, PIXELS = 10, 5, 36
+CELL_HEIGHT, CELL_WIDTH = PIXELS / ROWS, PIXELS / COLUMNS
+
+
+class Catch(gymnasium.Env[Array, Any]):
+    """A ball falls from a random column of a board of 10 x 5; the paddle at the bottom must be below it at the end.
+
+    One episode is nine steps; it pays 1 for a catch and -1 for a miss. The board is seen in 36 x 36 gray pixels.
+    Actions: left, stay, right; if `continuous`, one number in [-1, 1], the columns to move by. Whoever does not look
+    catches one ball of five: -0.6.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    observation_space: spaces.Space[Array] = spaces.Box(0, 255, (PIXELS, PIXELS), np.uint8)
+
+    def __init__(self, *, continuous: bool = False, render_mode: str | None = None) -> None:
+        self.continuous, self.render_mode = continuous, render_mode
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32) if continuous else spaces.Discrete(3)
+        self.ball, self.row, self.paddle = 0, 0, 0.0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Drop a new ball, and put the paddle into the middle."""
+        super().reset(seed=seed)
+        self.ball, self.row, self.paddle = int(self.np_random.integers(COLUMNS)), 0, COLUMNS // 2
+        return self._picture(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Move the paddle, and let the ball fall by one row."""
+        move = float(np.clip(np.asarray(action).item(), -1.0, 1.0)) if self.continuous else int(action) - 1
+        self.paddle = min(max(self.paddle + move, 0), COLUMNS - 1)
+        self.row += 1
+        over = self.row == ROWS - 1
+        caught = abs(self.paddle - self.ball) <= 0.5
+        return self._picture(), (1.0 if caught else -1.0) if over else 0.0, over, False, {}
+
+    def render(self) -> Any:
+        """Return the board as it is, in colour."""
+        return np.repeat(self._picture()[:, :, None], 3, axis=2)
+
+    def _picture(self) -> Array:
+        picture = np.zeros((PIXELS, PIXELS), np.uint8)
+        for row, column in ((self.row, self.ball), (ROWS - 1, self.paddle)):
+            top, left = round(row * CELL_HEIGHT), round(column * CELL_WIDTH)
+            picture[top : round((row + 1) * CELL_HEIGHT), left : round((column + 1) * CELL_WIDTH)] = 255
+        return picture
+
+
+gymnasium.register("rl_training/Catch-v0", entry_point=f"{__name__}:Catch")

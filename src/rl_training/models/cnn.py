@@ -1,0 +1,160 @@
+"""Convolutional encoders: one trunk per image of an observation, and its other numbers beside their features."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from gymnasium import Space, spaces
+from torch import Tensor, nn
+
+from rl_training.core.errors import UserError
+from rl_training.core.spaces import observation_leaves
+from rl_training.core.types import Obs
+from rl_training.models.inputs import ObservationInputs
+
+NATURE_FROM = 64
+"""From this side on `auto` takes the trunk that was made for 84 x 84; below it the small one."""
+
+
+class ImageEncoder(nn.Module):
+    """Images [B, C, H, W], alone or in a dict beside vectors, to features [B, features_dim].
+
+    Every image has a trunk of its own, then a layer to `features_dim`; what is no image follows as it is.
+    """
+
+    smallest_side = 1
+
+    def __init__(self, observation_space: Space[Any], features_dim: int = 256) -> None:
+        super().__init__()
+        leaves = observation_leaves(observation_space)
+        images = {
+            key: leaf for key, leaf in leaves.items() if isinstance(leaf, spaces.Box) and len(leaf.shape) == 3
+        }
+        self._keys = list(images)
+        self._vectors = [key for key in leaves if key not in images]
+        self.trunks = nn.ModuleList(self._tower(leaf, features_dim) for leaf in images.values())
+        beside = sum(ObservationInputs(leaves[key]).size for key in self._vectors)
+        self.features_dim = features_dim * len(images) + beside
+
+    def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
+        """Return convolutions for images of this shape; each encoder says which."""
+        raise NotImplementedError("an image encoder needs a trunk of its own")
+
+    def _tower(self, space: spaces.Box, features_dim: int) -> nn.Sequential:
+        channels, height, width = (int(side) for side in space.shape)
+        if min(height, width) < self.smallest_side:
+            raise UserError(
+                f"images of {height} x {width} are too small for encoder {type(self).__name__}, which needs "
+                f"{self.smallest_side} x {self.smallest_side}; use encoder small or flat"
+            )
+        trunk = self.trunk(channels, height, width)
+        with torch.no_grad():
+            size = trunk(torch.zeros(1, channels, height, width)).numel()
+        return nn.Sequential(trunk, nn.Flatten(), nn.Linear(size, features_dim), nn.ReLU(inplace=True))
+
+    def forward(self, inputs: Obs) -> Tensor:
+        """Return features [B, features_dim]."""
+        if isinstance(inputs, Tensor):
+            features: Tensor = self.trunks[0](inputs)
+            return features
+        parts = [trunk(inputs[key]) for key, trunk in zip(self._keys, self.trunks, strict=True)]
+        parts += [inputs[key].flatten(1) for key in self._vectors]
+        return torch.cat(parts, dim=1)
+
+
+class NatureCNN(ImageEncoder):
+    """Three convolutions, doi:10.1038/nature14236: 8 x 8 by 4, 4 x 4 by 2, 3 x 3; made for 84 x 84."""
+
+    smallest_side = 36
+
+    def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
+        """Return the three convolutions."""
+        return nature_trunk(channels)
+
+
+class SmallCNN(ImageEncoder):
+    """Two convolutions of 16 and 32 filters of 3 x 3 for images of few pixels, such as boards and planes.
+
+    They shrink an image only if it is large: below 16 pixels neither has a stride, below 32 the first has 2, from
+    there on both have.
+    """
+
+    smallest_side = 3
+
+    def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
+        """Return the two convolutions."""
+        return small_trunk(channels, min(height, width))
+
+
+class ImpalaCNN(ImageEncoder):
+    """Residual blocks, arXiv:1802.01561: per stage a convolution, a max-pool by 2 and two blocks."""
+
+    smallest_side = 8
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        features_dim: int = 256,
+        *,
+        channels: tuple[int, ...] | list[int] = (16, 32, 32),
+    ) -> None:
+        self._stages = tuple(channels)
+        super().__init__(observation_space, features_dim)
+
+    def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
+        """Return the stages."""
+        layers: list[nn.Module] = []
+        for before, after in pairwise((channels, *self._stages)):
+            layers += [
+                nn.Conv2d(before, after, 3, padding=1),
+                nn.MaxPool2d(3, stride=2, padding=1),
+                ResidualBlock(after),
+                ResidualBlock(after),
+            ]
+        return nn.Sequential(*layers, nn.ReLU())
+
+
+class ResidualBlock(nn.Module):
+    """Adds two convolutions of its input to it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return images of the same shape."""
+        changed: Tensor = self.second(torch.relu(self.first(torch.relu(images))))
+        return images + changed
+
+
+class AutoCNN(ImageEncoder):
+    """What `auto` gives to images: the trunk of NatureCNN to large ones, that of SmallCNN to the others."""
+
+    def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
+        """Return the trunk for images of this size."""
+        side = min(height, width)
+        return nature_trunk(channels) if side >= NATURE_FROM else small_trunk(channels, side)
+
+
+def nature_trunk(channels: int) -> nn.Sequential:
+    """Return the convolutions of NatureCNN."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 8, stride=4),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(32, 64, 4, stride=2),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(64, 64, 3),
+        nn.ReLU(inplace=True),
+    )
+
+
+def small_trunk(channels: int, side: int) -> nn.Sequential:
+    """Return the convolutions of SmallCNN for images with this smaller side."""
+    strides = (1, 1) if side < 16 else (2, 1) if side < 32 else (2, 2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, stride=strides[0], padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(16, 32, 3, stride=strides[1], padding=1),
+        nn.ReLU(inplace=True),
+    )
