@@ -38,6 +38,8 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
       what is seen after an end; after a time limit, where something is, the final observation is the true one.
     - The step that reaches the time limit plays all its frames.
     - A game begins with 0 to `noop_max - 1` no-ops, one less where FIRE follows.
+    - Where actions stick, the FIRE that begins a game does too, and one in four games of Breakout would wait without
+      a ball. So the first step presses it again, whatever the policy chose.
     - Chance is ALE's own, and the state of a game cannot be set, so a run cannot be resumed in mid-game.
 
     Autoreset is same-step. The observations returned are overwritten by the next step.
@@ -71,6 +73,7 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         meanings = [action.name for action in self._games.ale.get_action_set()]
         self._presses_fire = config.fire_reset and "FIRE" in meanings
         self._fire = meanings.index("FIRE") if self._presses_fire else 0
+        self._fires_twice = self._presses_fire and kwargs["repeat_action_probability"] > 0
         self._channels = 1 if frames.grayscale else 3
         shape = (frames.stack * self._channels, frames.image_size, frames.image_size)
         self.single_observation_space = spaces.Box(0, 255, shape, np.uint8)
@@ -128,7 +131,7 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         first = self._channels_first(frames)[rows]
         self._stacks[rows] = np.tile(first, (1, self._stacks.shape[1] // self._channels, 1, 1))
         self._lives[rows] = lives[rows]
-        self._fire_is_due[rows] = False
+        self._fire_is_due[rows] = self._fires_twice
 
     def _push(self, frames: Array) -> None:
         """Add the newest frames to the stacks and forget the oldest."""

@@ -1,6 +1,7 @@
 """The native Atari backend on scripted games in the place of ale-py's; the real ones are in the integration tests."""
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -105,6 +106,7 @@ def _games(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def config(**settings: Any) -> TrainConfig:
     usual = {"algo": "ppo", "env_id": "ALE/Scripted-v5", "num_envs": 2, "env_backend": "native"}
+    settings["env_kwargs"] = {"repeat_action_probability": 0.0} | settings.get("env_kwargs", {})
     return TrainConfig(**usual | {"preprocessing": "atari", "image_size": 2, "frame_stack": 3} | settings)
 
 
@@ -135,13 +137,24 @@ def play(stepper: VectorStepper, *actions: tuple[int, int]) -> None:
 
 
 def test_the_games_get_what_the_config_says_and_nothing_that_is_done_here() -> None:
-    _, games = built(frame_skip=3, noop_max=5, max_pool=False, env_kwargs={"num_threads": 1, "frameskip": 1})
+    _, games = built(
+        frame_skip=3,
+        noop_max=5,
+        max_pool=False,
+        env_kwargs={"num_threads": 1, "frameskip": 1, "full_action_space": True},
+    )
     assert games.game == "scripted"
     assert games.settings | {"autoreset_mode": None} == {
         "img_height": 2, "img_width": 2, "grayscale": True, "stack_num": 1, "frameskip": 3, "maxpool": False,
         "noop_max": 5, "use_fire_reset": True, "reward_clipping": False, "max_num_frames_per_episode": NO_LIMIT,
-        "repeat_action_probability": 0.25, "full_action_space": False, "num_threads": 1, "autoreset_mode": None,
+        "repeat_action_probability": 0.0, "full_action_space": True, "num_threads": 1, "autoreset_mode": None,
     }  # fmt: skip
+
+
+def test_actions_stick_as_the_id_says_unless_they_are_told_otherwise() -> None:
+    env = make_vector_env(replace(config(), env_kwargs={}))
+    assert isinstance(env, NativeAtari)
+    assert env._games.settings["repeat_action_probability"] == 0.25
 
 
 def test_a_stack_begins_with_its_first_frame_repeated_and_shows_the_oldest_first() -> None:
@@ -181,6 +194,18 @@ def test_fire_is_not_pressed_where_it_is_not_wanted_or_not_there(settings: dict[
     stepper, games = built(**settings)
     play(stepper, (2, 2), (2, 2))
     assert games.pressed == [[2, 2], [2, 2]]
+
+
+@pytest.mark.parametrize(("settings", "first"), [({}, 1), ({"fire_reset": False}, 2)])
+def test_the_first_step_of_every_game_fires_again_where_actions_stick(
+    settings: dict[str, Any], first: int
+) -> None:
+    script((3, 3), (OVER, 3), (3, 3), (3, 3))
+    sticky = {"repeat_action_probability": 0.25, "max_num_frames_per_episode": 13}
+    stepper, games = built(env_kwargs=sticky, **settings)
+    play(stepper, (2, 2), (2, 2), (2, 2), (2, 2))
+    assert stepper.out.cut.tolist() == [False, False]
+    assert games.pressed == [[first, first], [2, 2], [first, 2], [2, first]]
 
 
 def test_lost_lives_are_not_told_where_they_shall_not_count_but_fire_is_pressed() -> None:
