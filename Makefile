@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint learn bench replay-memory chaos hostile parity traces clean
+.PHONY: train test lint learn bench replay-memory chaos hostile parity pixels-peer traces clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -27,6 +27,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench_buffer.py
 	$(BIN)/python benchmarks/bench_off_policy.py
 	$(BIN)/python benchmarks/bench_memory.py
+	$(BIN)/python benchmarks/bench_atari.py
 
 replay-memory: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
@@ -37,6 +38,10 @@ hostile: $(VENV)/.installed-dev
 
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python scripts/chaos.py
+
+pixels-peer: $(VENV)/.installed-dev
+	$(PIP) --constraint constraints.txt -e ".[bench]"
+	$(BIN)/python scripts/pixels_peer.py
 
 parity: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
@@ -56,7 +61,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing into $(VENV) with everything the tests need (a few minutes the first time)"
-	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb]"
+	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb,atari]"
 	@touch $@ $(VENV)/.installed
 
 clean:

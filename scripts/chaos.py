@@ -55,6 +55,16 @@ TD3 = ("td3", *REPLAY, "--num-envs", "2", "--train-freq", "2", "--action-noise",
 NORMALISED = ("--normalize-obs", "--normalize-reward")
 POLE = ("--env-id", "CartPole-v1")
 WALKER = ("--env-id", "BipedalWalker-v3", "--rebuild-envs", "on")
+ATARI = (
+    "--env-id",
+    "BreakoutNoFrameskip-v4",
+    "--preprocessing",
+    "atari",
+    "--image-size",
+    "42",
+    "--features-dim",
+    "32",
+)
 WRAPPED = ("--env-id", "chaos_envs:WrappedPendulum-v0")
 
 FIRST_SECOND, STARTING, RESUMING, BEGUN = "first second", "starting again", "resuming", "just begun"
@@ -172,6 +182,9 @@ SCENARIOS = (
         checkpoint_every=500,
         aims=AT_THE_END,
     ),
+    Scenario("Atari, sync", (*PPO, *ATARI), timesteps=6_000, checkpoint_every=600),
+    Scenario("Atari, async", (*PPO, *ATARI, "--env-backend", "async"), timesteps=6_000, checkpoint_every=600),
+    Scenario("Atari, prioritised", (*DQN, *ATARI, "--prioritized"), timesteps=5_000, checkpoint_every=500),
     Scenario("extended", (*PPO, *POLE), timesteps=6_000, extended_to=18_000, aims=JUST_EXTENDED),
     Scenario(
         "extended",

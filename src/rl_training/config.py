@@ -94,7 +94,7 @@ class TrainConfig(CheckedConfig):
     frame_stack: int | None = None
     """How many frames make one observation, oldest first; by default 4 for atari, and 1 for image."""
     noop_max: int = 30
-    """atari: a game begins with 1 to so many steps of doing nothing, by chance; 0 for none."""
+    """atari: a game begins with 1 to so many frames of doing nothing, by chance; 0 for none."""
     frame_skip: int = 4
     """atari: how many frames an action lasts."""
     max_pool: bool = True

@@ -267,7 +267,7 @@ def test_importing_everything_needs_no_optional_dependency():
     """The learning and experiment layers import in one go without tracker, video writer or TensorBoard."""
     script = (
         "import sys\n"
-        "for name in ('wandb', 'imageio_ffmpeg', 'tensorboard', 'pygame', 'ray', 'ale_py', 'mujoco'):\n"
+        "for name in ('wandb', 'imageio_ffmpeg', 'tensorboard', 'pygame', 'ray', 'ale_py', 'cv2', 'mujoco'):\n"
         "    sys.modules[name] = None\n"
         "import rl_training.algorithms, rl_training.experiment, rl_training.trainer, rl_training.runs\n"
         "import rl_training.cli.train, rl_training.cli.eval, rl_training.cli.resume\n"

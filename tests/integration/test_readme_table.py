@@ -43,6 +43,10 @@ OBSERVATIONS = {
         spaces.MultiDiscrete([2, 3]),
         spaces.MultiBinary(3),
     ],
+    "images, alone or in a Dict": [
+        spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        spaces.Dict({"seen": spaces.Box(0, 1, (2, 9, 9), bool), "felt": VECTOR}),
+    ],
     "Dict, Tuple, nested observations": [spaces.Dict({"a": VECTOR}), spaces.Tuple((VECTOR, VECTOR)), NESTED],
 }
 ANY_ACTION = {"ppo": spaces.Discrete(2), "a2c": spaces.Discrete(2), "dqn": spaces.Discrete(2)}
@@ -77,7 +81,7 @@ def bounded_action(algo: str) -> Any:
 def test_every_algorithm_has_a_column() -> None:
     assert sorted(NAMES) == sorted(ALGORITHMS)
     features = {"several environments, any backend", "normalised observations and rewards", "n-step returns"}
-    features |= {"prioritised replay", "exact resume", "encoders of your own"}
+    features |= {"prioritised replay", "exact resume", "encoders of your own", "Atari games"}
     assert set(TABLE) - {""} == set(ACTIONS) | set(OBSERVATIONS) | features
     answers = {cell for name, row in TABLE.items() if name for cell in row.values()}
     assert answers == {"yes", "no", "bounded"}
@@ -125,6 +129,21 @@ def test_observation_spaces(algo: str, row: str, tmp_path: Path) -> None:
     assert TABLE[row][algo] == "yes"
     for space in OBSERVATIONS[row]:
         assert train(algo, random_env(space, bounded_action(algo)), tmp_path).metrics["updates"] > 0
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_atari_games(algo: str, tmp_path: Path) -> None:
+    """They have buttons, so an algorithm plays them if it takes Discrete actions."""
+    assert TABLE["Atari games"][algo] == TABLE["Discrete actions"][algo]
+    pytest.importorskip("cv2")
+    pytest.importorskip("ale_py")
+    settings = {"env_id": "PongNoFrameskip-v4", "preprocessing": "atari", "image_size": 10, "num_envs": 1}
+    settings |= {"total_timesteps": 32, "rebuild_envs": "off", "max_eval_episode_steps": 5}
+    if TABLE["Atari games"][algo] == "no":
+        with pytest.raises(UserError, match=f"{algo} needs .* actions"):
+            train(algo, None, tmp_path, **settings)
+    else:
+        assert train(algo, None, tmp_path, **settings).metrics["updates"] > 0
 
 
 @pytest.mark.parametrize("algo", NAMES)

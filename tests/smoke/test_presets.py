@@ -27,7 +27,10 @@ def problems(check):
         except (gymnasium.error.DependencyNotInstalled, gymnasium.error.NamespaceNotFound) as error:
             missing[name] = str(error)
         except Exception as error:
-            found[name] = repr(error)
+            if isinstance(error.__cause__, ImportError):
+                missing[name] = str(error)
+            else:
+                found[name] = repr(error)
     return found, missing
 
 
@@ -50,7 +53,6 @@ def test_each_builds_environments_and_networks_that_fit():
 
 
 def build_and_step(config):
-    gymnasium.make(config.env_id, **config.env_kwargs).close()
     env = make_vector_env(config, num_envs=2)
     stepper = VectorStepper(env, seed=config.seed if config.env_backend == "native" else None)
     try:

@@ -16,6 +16,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.atari import AtariPreprocessing, offer_games, single_frames
+from rl_training.envs.atari_native import NativeAtari
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.images import ImagePreprocessing
 from rl_training.envs.workers import WorkerVectorEnv
@@ -144,13 +145,46 @@ def import_module(module: str) -> None:
 def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
     spec = registered_spec(cfg)
     if spec.vector_entry_point is None:
+        is_atari = str(spec.entry_point).startswith("ale_py")
+        newer = f", or env_id 'ALE/{spec.name.removesuffix('NoFrameskip')}-v5'" if is_atari else ""
         raise UserError(
-            f"environment '{cfg.env_id}' has no vector implementation of its own; use env_backend 'sync' or 'async'"
+            f"environment '{cfg.env_id}' has no vector implementation of its own; use env_backend 'sync' or "
+            f"'async'{newer}"
         )
-    with _named(cfg):
+    if cfg.preprocessing == "image":
+        raise UserError(
+            "preprocessing 'image' works on single environments, and env_backend 'native' has none; use env_backend "
+            "'sync' or 'async'"
+        )
+
+    def build() -> VectorEnv[Any, Any, Any]:
+        if cfg.preprocessing == "atari":
+            return NativeAtari(cfg, spec, count)
         return gymnasium.make_vec(
             spec, num_envs=count, vectorization_mode="vector_entry_point", **cfg.env_kwargs
         )
+
+    with _named(cfg):
+        return _with_metadata_of_its_own(build)
+
+
+def _with_metadata_of_its_own(build: Callable[[], VectorEnv[Any, Any, Any]]) -> VectorEnv[Any, Any, Any]:
+    """Build a vector environment and keep what it writes into the metadata of all others to itself.
+
+    A class that has no `metadata` writes into that of Gymnasium's base class, as ale-py's does. From then on every
+    environment that declares no autoreset mode would seem to declare this one.
+    """
+    shared = VectorEnv.metadata
+    before = dict(shared)
+    shared.clear()
+    try:
+        env = build()
+        if env.unwrapped.metadata is shared:
+            env.unwrapped.metadata = dict(shared)
+    finally:
+        shared.clear()
+        shared.update(before)
+    return env
 
 
 @contextlib.contextmanager

@@ -82,18 +82,17 @@ class ImageLeaf:
         self.stack = FrameStack(frames.stack) if frames.stack > 1 else None
         shown = self.restart(np.zeros(space.shape, self.dtype))
         self.changes = shown.shape != space.shape or self.size is not None
-        low, high = space.low.min(), space.high.max()
-        self.space = spaces.Box(low, high, shown.shape, self.dtype.type) if self.changes else space
+        self.space = _same_bounds(space, shown.shape) if self.changes else space
 
     def restart(self, image: Any) -> Array:
         """Return the first observation of an episode."""
         frame = self._frame(np.asarray(image))
-        return frame if self.stack is None else self.stack.restart(_channels_first(frame, self._frame_axis))
+        return frame if self.stack is None else self.stack.restart(channels_first(frame, self._frame_axis))
 
     def push(self, image: Any) -> Array:
         """Return the observation that an image makes together with those before it."""
         frame = self._frame(np.asarray(image))
-        return frame if self.stack is None else self.stack.push(_channels_first(frame, self._frame_axis))
+        return frame if self.stack is None else self.stack.push(channels_first(frame, self._frame_axis))
 
     @property
     def _frame_axis(self) -> int | None:
@@ -103,7 +102,7 @@ class ImageLeaf:
         """Return one image in gray, if that is wanted, and in its new size."""
         if self.to_gray:
             image = self._gray(image)
-        if self.size is None or image.shape == (self.size, self.size):
+        if self.size is None:
             return image
         if self._frame_axis == 0:
             return np.moveaxis(self._resized(np.moveaxis(image, 0, 2)), 2, 0)
@@ -111,7 +110,7 @@ class ImageLeaf:
 
     def _gray(self, image: Array) -> Array:
         """Return [H, W] of an image with one channel or three."""
-        image = np.moveaxis(image, self.axis or 0, 2) if self.axis == 0 else image
+        image = np.moveaxis(image, 0, 2) if self.axis == 0 else image
         if image.shape[2] == 1:
             return image[:, :, 0]
         if self.dtype in (np.uint8, np.uint16, np.float32):
@@ -137,11 +136,15 @@ class ImageLeaf:
         return (np.rint(numbers) if np.issubdtype(self.dtype, np.integer) else numbers).astype(self.dtype)
 
 
-def _channels_first(frame: Array, axis: int | None) -> Array:
-    """Return [C, H, W] of a frame whose channels are on `axis`."""
-    if axis is None:
-        return frame[None]
-    return np.moveaxis(frame, axis, 0)
+def channels_first(frame: Array, axis: int | None) -> Array:
+    """Return [C, H, W] of a frame whose channels are on `axis`, in one piece."""
+    return frame[None] if axis is None else np.ascontiguousarray(np.moveaxis(frame, axis, 0))
+
+
+def _same_bounds(source: spaces.Box, shape: tuple[int, ...]) -> spaces.Box:
+    """Return a Box of another shape, all of whose numbers have the widest bounds of the source."""
+    low, high = (np.full(shape, bound, source.dtype) for bound in (source.low.min(), source.high.max()))
+    return spaces.Box(low, high, dtype=source.dtype.type)
 
 
 class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):

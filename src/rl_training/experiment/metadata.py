@@ -16,7 +16,9 @@ from rl_training.core.errors import UserError
 from rl_training.experiment.files import read_json, write_json
 from rl_training.version import __version__
 
-PACKAGES = ("torch", "numpy", "gymnasium", "safetensors", "mujoco", "ale-py", "box2d")
+PACKAGES = (
+    "torch", "numpy", "gymnasium", "safetensors", "mujoco", "ale-py", "box2d", "opencv-python-headless",
+)  # fmt: skip
 
 
 class Metadata:
@@ -86,7 +88,9 @@ def versions() -> Mapping[str, str]:
 
 def surroundings(config: TrainConfig) -> dict[str, Any]:
     """Return what must stay the same for a resumed run to go on bit for bit."""
-    names = ("python", "torch", "numpy", "gymnasium", "mujoco", "box2d", "ale-py", "rl_training")
+    names = ["python", "torch", "numpy", "gymnasium", "mujoco", "box2d", "ale-py", "rl_training"]
+    if config.preprocessing != "none":
+        names.append("opencv-python-headless")
     found = versions()
     return {name: found[name] for name in names if name in found} | {
         "processor": _processor(),

@@ -20,6 +20,9 @@ from rl_training.core.types import Obs
 
 Channels: TypeAlias = Literal["auto", "first", "last"]
 
+SMALLEST_IMAGE = 7
+"""What has a shorter side is no image unless it is called one: a few vectors on top of each other, perhaps."""
+
 
 @dataclass(frozen=True)
 class ImageReading:
@@ -32,7 +35,7 @@ class ImageReading:
     smallest_side: int = 1
     """Images with a shorter side are taken for numbers."""
     planes: bool = True
-    """Whether a Box of rank 2 is an image of one channel."""
+    """Whether a Box of rank 2 is an image of one channel, if it is not too small for one."""
 
 
 READING = ImageReading()
@@ -78,7 +81,8 @@ def image_leaves(space: Space[Any], reading: ImageReading) -> dict[str, ImageLea
         rank = len(leaf.shape or ())
         if isinstance(leaf, spaces.Box) and (rank == 3 or (rank == 2 and reading.planes)):
             image = _image_leaf(key, leaf, reading)
-            if min(image.height, image.width) >= reading.smallest_side:
+            smallest = reading.smallest_side if rank == 3 else max(reading.smallest_side, SMALLEST_IMAGE)
+            if min(image.height, image.width) >= smallest:
                 found[key] = image
     return found
 

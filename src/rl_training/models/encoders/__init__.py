@@ -15,7 +15,7 @@ from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.spaces import num_features
 from rl_training.models.cnn import AutoCNN, ImpalaCNN, NatureCNN, SmallCNN
 from rl_training.models.encoders.checking import check_encoder
-from rl_training.models.images import READING, ImageReading, encoder_space, image_leaves
+from rl_training.models.images import READING, SMALLEST_IMAGE, ImageReading, encoder_space, image_leaves
 from rl_training.models.inputs import ObservationInputs
 
 EncoderClass: TypeAlias = Callable[..., nn.Module]
@@ -23,8 +23,6 @@ EncoderClass: TypeAlias = Callable[..., nn.Module]
 
 ENCODERS: dict[str, EncoderClass] = {"nature": NatureCNN, "impala": ImpalaCNN, "small": SmallCNN}
 """Encoders by name; `auto` is a choice among them, and `flat` has nothing to build."""
-SMALLEST_IMAGE = 7
-"""What has a shorter side than this is no image to `auto`, but numbers: a few vectors on top of each other, perhaps."""
 
 
 def encoder_names() -> list[str]:

@@ -1,0 +1,168 @@
+"""Speed on Atari Breakout side by side with stable-baselines3: part of `make bench`; needs the extras bench and atari.
+
+Same wrappers and settings: ours in one process (`sync`) against theirs in one process (DummyVecEnv). Runs alternate on
+one thread; the figure is the median of the rounds' ratios. Writes `results/bench_atari.md`.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ale_py
+import gymnasium
+import stable_baselines3
+import torch
+from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+
+from rl_training.config import TrainConfig, load_config
+from rl_training.experiment.files import write_text
+from rl_training.experiment.metadata import machine, versions
+from rl_training.experiment.runs import train
+
+ROOT = Path(__file__).resolve().parents[1]
+ROUNDS = 5
+QUIET = {
+    "eval_every_timesteps": 0,
+    "checkpoint_every_timesteps": 0,
+    "num_eval_episodes": 1,
+    "rebuild_envs": "off",
+}
+SHORT = {"max_eval_episode_steps": 10, "log_every_timesteps": 500}
+PPO_STEPS, DQN_STEPS, DQN_STARTS = 3_072, 3_000, 500
+
+
+def ours(config: TrainConfig) -> float:
+    """Return environment steps per second of a whole run, metric files included, evaluation left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(config.with_overrides(output_dir=folder, **QUIET, **SHORT))
+        last = (result.run_dir / "metrics.jsonl").read_text().splitlines()[-1]
+    return float(json.loads(last)["time/fps"])
+
+
+def our_ppo() -> float:
+    """PPO with 8 games in this process, the Nature CNN, 4 epochs of batches of 256."""
+    return ours(load_config("ppo/breakout_atari").with_overrides(total_timesteps=PPO_STEPS))
+
+
+def our_native_ppo() -> float:
+    """The same with ale-py's own vector environment, on one thread as well."""
+    config = load_config("ppo/breakout_atari").with_overrides(total_timesteps=PPO_STEPS)
+    return ours(config.with_overrides(env_id="ALE/Breakout-v5", env_backend="native"))
+
+
+def our_dqn() -> float:
+    """DQN with batches of 32, one update per four steps."""
+    config = load_config("dqn/breakout_atari").with_overrides(total_timesteps=DQN_STEPS)
+    return ours(config.with_overrides(learning_starts=DQN_STARTS))
+
+
+def games(num_envs: int) -> Any:
+    """Return the peer's games with its usual wrappers, in this process."""
+    env = make_atari_env("BreakoutNoFrameskip-v4", n_envs=num_envs, seed=1, vec_env_cls=DummyVecEnv)
+    return VecFrameStack(env, n_stack=4)
+
+
+def peer_ppo() -> float:
+    """The same in stable-baselines3."""
+    model = stable_baselines3.PPO(
+        "CnnPolicy",
+        games(8),
+        n_steps=128,
+        batch_size=256,
+        n_epochs=4,
+        learning_rate=2.5e-4,
+        clip_range=0.1,
+        ent_coef=0.01,
+        seed=1,
+        device="cpu",
+    )
+    return timed(lambda: model.learn(PPO_STEPS), PPO_STEPS)
+
+
+def peer_dqn() -> float:
+    """The same in stable-baselines3."""
+    model = stable_baselines3.DQN(
+        "CnnPolicy",
+        games(1),
+        learning_rate=1e-4,
+        batch_size=32,
+        buffer_size=10_000,
+        learning_starts=DQN_STARTS,
+        train_freq=4,
+        target_update_interval=1_000,
+        exploration_final_eps=0.01,
+        seed=1,
+        device="cpu",
+    )
+    return timed(lambda: model.learn(DQN_STEPS), DQN_STEPS)
+
+
+def timed(run: Callable[[], object], steps: int) -> float:
+    """Return steps per second."""
+    started = time.perf_counter()
+    run()
+    return steps / (time.perf_counter() - started)
+
+
+CASES = {
+    "PPO, 8 games": (our_ppo, peer_ppo),
+    "DQN, 1 game": (our_dqn, peer_dqn),
+    "PPO, 8 games, our `native` backend": (our_native_ppo, peer_ppo),
+}
+
+
+def main() -> None:
+    """Measure and write the report."""
+    warnings.filterwarnings("ignore")
+    gymnasium.register_envs(ale_py)
+    torch.set_num_threads(1)
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    measured: dict[str, list[tuple[float, float]]] = {}
+    for name, (our, peer) in CASES.items():
+        measured[name] = []
+        for _ in range(rounds):
+            pair = (our(), peer())
+            measured[name].append(pair)
+            print(f"{name}: ours {pair[0]:,.0f}  stable-baselines3 {pair[1]:,.0f} steps/s", flush=True)
+        print(f"{name}: median ratio {median_ratio(measured[name]):.2f}", flush=True)
+    if rounds >= ROUNDS:
+        write_text(ROOT / "results" / "bench_atari.md", report(measured))
+
+
+def median_ratio(rounds: list[tuple[float, float]]) -> float:
+    """Return the median of ours over theirs."""
+    return statistics.median(a / b for a, b in rounds)
+
+
+def report(measured: dict[str, list[tuple[float, float]]]) -> str:
+    """Return the Markdown report."""
+    lines = [
+        "# Speed on Atari",
+        "",
+        "Made by `make bench`: Breakout in 84 x 84 x 4 with the Nature CNN, one thread. Whole runs alternate in one "
+        f"process; ours writes its metric files meanwhile. PPO: 128 steps, 4 epochs, batch 256, {PPO_STEPS:,} steps. "
+        f"DQN: batch 32, an update per 4 steps after {DQN_STARTS}, {DQN_STEPS:,} steps. `native` plays the v5 id, "
+        "with sticky actions; all others BreakoutNoFrameskip-v4.",
+        "",
+        "| | ours, steps/s | stable-baselines3, steps/s | ratio by round | median ratio |",
+        "|---|---|---|---|---|",
+    ]
+    for name, rounds in measured.items():
+        ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
+        listed = ", ".join(f"{a / b:.2f}" for a, b in rounds)
+        lines.append(f"| {name} | {ours:,.0f} | {theirs:,.0f} | {listed} | **{median_ratio(rounds):.2f}** |")
+    hardware = machine()
+    used = ", ".join(f"{name} {number}" for name, number in versions().items())
+    lines += ["", f"Machine: {hardware['processor']}, {hardware['cpu_count']} cores. {used}.", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
