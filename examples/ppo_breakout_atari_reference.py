@@ -78,9 +78,7 @@ class AtariGame(gym.Wrapper):
 
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         super().__init__(gym.make(env_id, obs_type="grayscale"))
-        assert self.env.unwrapped._frameskip == 1, (
-            "frames are skipped here: use an id such as BreakoutNoFrameskip-v4"
-        )
+        assert self.env.unwrapped._frameskip == 1, "use an id such as BreakoutNoFrameskip-v4"
         self.cv2, self.noop_max = cv2, noop_max
         meanings = self.env.unwrapped.get_action_meanings()
         self.noop = meanings.index("NOOP")
@@ -231,9 +229,8 @@ def collect(agent: Agent, envs: Envs, obs: np.ndarray, args: Args, rng: np.rando
             rollout.rewards[t, i] = float(np.sign(reward))
             life_lost = info.get("life_lost", False)
             rollout.stops[t, i] = terminated or truncated or life_lost
-            if (
-                truncated and not terminated and not life_lost
-            ):  # the clock stopped it: the future still has value
+            # only where the clock stopped the game does the future still have value
+            if truncated and not terminated and not life_lost:
                 rollout.final_values[t, i] = agent(torch.as_tensor(next_obs[None]))[1][0]
             if terminated or truncated:  # a lost life is no end of the game
                 envs.finished.append(envs.scores[i])
