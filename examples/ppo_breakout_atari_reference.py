@@ -100,9 +100,8 @@ class AtariGame(gym.Wrapper):
         return self.stack, {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        if (
-            self.must_fire
-        ):  # the ball lies still, and a policy that has not learned to fire would wait for ever
+        # after a lost life the ball lies still, and a policy that has not learned to fire would wait for ever
+        if self.must_fire:
             action = self.fire
         score = 0.0
         for _ in range(4):

@@ -27,7 +27,7 @@ def package_game(env_id: str, noop_max: int) -> AtariPreprocessing:
     return AtariPreprocessing(gymnasium.make(env_id, **single_frames(env_id, {})), config)
 
 
-# Pong has neither lives nor a button that must be pressed
+# Breakout has five lives, Pong has none
 @pytest.mark.parametrize(("env_id", "noop_max"), [("BreakoutNoFrameskip-v4", 0), ("PongNoFrameskip-v4", 30)])
 def test_same_actions_show_pay_and_cut_the_same(script: ModuleType, env_id: str, noop_max: int) -> None:
     theirs, ours = script.AtariGame(env_id, noop_max), package_game(env_id, noop_max)
