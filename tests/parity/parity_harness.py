@@ -17,7 +17,7 @@ from torch import Tensor
 from loading import load_file
 from rl_training.config import AlgorithmConfig, TrainConfig
 from rl_training.core.types import Progress, UpdateResult
-from rl_training.envs.factory import make_vector_env
+from rl_training.envs.factory import EnvFactory, make_vector_env
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.building import build_parts
 from rl_training.runtime.metrics import RecentEpisodes
@@ -63,22 +63,25 @@ def last_number(printed: str, folder: Path) -> float:
 
 
 class CountingStepper(VectorStepper):
-    """Counts how episodes end, as a comparison without both kinds of end proves little."""
+    """Counts how episodes end, as a comparison without both kinds of end proves little; and lost lives."""
 
-    terminations = truncations = 0
+    terminations = truncations = cuts = 0
 
     def step(self, action: Any) -> None:
         super().step(action)
         self.terminations += int(self.out.terminated.sum())
         self.truncations += int(self.out.truncated.sum())
+        self.cuts += int(self.out.cut.sum())
 
 
 class Driven:
     """The package's parts for a config, driven as the trainer drives them."""
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(
+        self, config: TrainConfig, *, factory: EnvFactory | None = None, clip_reward: bool = False
+    ) -> None:
         self.config = config
-        self.stepper = CountingStepper(make_vector_env(config))
+        self.stepper = CountingStepper(make_vector_env(config, factory=factory), clip_reward=clip_reward)
         parts = build_parts(config, self.stepper.spec)
         self.learner: Any = parts.learner
         self.source: Any = parts.source
