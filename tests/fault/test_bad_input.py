@@ -15,7 +15,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 FLAGS = {
     "unknown environment": (["--env-id", "CartPol-v1"], ["CartPol", "CartPole"]),
-    "environment without its package": (["--env-id", "ALE/Pong-v5"], ["ALE/Pong-v5"]),
+    "environment without its package": (["--env-id", "NoSuchGames/Pong-v5"], ["NoSuchGames/Pong-v5"]),
     "unknown module": (["--env-id", "no_such_module:Env-v0"], ["no_such_module"]),
     "unknown id in a module": (["--env-id", "tiny_envs:Nothing-v0"], ["Nothing"]),
     "argument the environment does not take": (
