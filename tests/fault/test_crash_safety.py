@@ -35,6 +35,7 @@ from rl_training.experiment.locking import RunLock
 from rl_training.experiment.logging import WALL_CLOCK
 from rl_training.experiment.runs import resume, train
 from support.callbacks import StopAtCollect
+from support.runs import paused_run
 
 pytestmark = pytest.mark.filterwarnings(
     "always::UserWarning"
@@ -119,7 +120,7 @@ def whole(tmp_path_factory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory) -> Path:
     """A run that paused at 96 of 160 steps, with checkpoints at 32, 64 and 96."""
-    return train(config_for(tmp_path_factory.mktemp("pristine")), callbacks=[StopAtCollect(PAUSED)]).run_dir
+    return paused_run(config_for(tmp_path_factory.mktemp("pristine")), PAUSED)
 
 
 @pytest.fixture

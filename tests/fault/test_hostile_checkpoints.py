@@ -32,11 +32,11 @@ import rl_training
 from rl_training.cli import load_config
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpointing import manifest_hash, read_checkpoint
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.runs import resume
 from rl_training.experiment.video import record_video
 from rl_training.runtime.trainer import Trainer
-from support.callbacks import StopAtCollect
 from support.configs import tiny_config
+from support.runs import paused_run
 
 pytestmark = pytest.mark.filterwarnings(
     "always::UserWarning"
@@ -51,9 +51,8 @@ def pristine(tmp_path_factory) -> Path:
         "ppo", tmp_path_factory.mktemp("pristine"), env_id="tiny_envs:Lottery-v0", total_timesteps=96,
         num_eval_episodes=1, keep_checkpoints=1, update_epochs=1,
     )  # fmt: skip
-    run_dir = train(config, callbacks=[StopAtCollect(64)]).run_dir
+    run_dir = paused_run(config, 64)
     (run_dir / "checkpoints" / "best").write_text(f"{STEP}\n", encoding="utf-8")
-    (run_dir / ".lock").unlink(missing_ok=True)
     return run_dir
 
 
