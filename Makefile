@@ -18,6 +18,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 learn: $(VENV)/.installed-dev
+	$(PIP) --constraint constraints.txt -e ".[minigrid]" minatar==1.0.15
 	$(BIN)/python scripts/learn.py
 
 bench: $(VENV)/.installed-dev

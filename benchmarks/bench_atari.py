@@ -54,7 +54,9 @@ def our_ppo() -> float:
 def our_native_ppo() -> float:
     """The same with ale-py's own vector environment, on one thread as well."""
     config = load_config("ppo/breakout_atari").with_overrides(total_timesteps=PPO_STEPS)
-    return ours(config.with_overrides(env_id="ALE/Breakout-v5", env_backend="native"))
+    return ours(
+        config.with_overrides(env_id="ALE/Breakout-v5", env_backend="native", env_kwargs={"num_threads": 1})
+    )
 
 
 def our_dqn() -> float:

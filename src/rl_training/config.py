@@ -171,6 +171,10 @@ class TrainConfig(CheckedConfig):
                 found += self.not_positive(name)
         if not self.env_id:
             found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
+        if self.preprocessing == "atari" and self.algorithm.image_channels != "auto":
+            found.append(
+                "image_channels is given, but preprocessing 'atari' makes its own frames; leave it out"
+            )
         return found + preprocessing_problems(self) + self.algorithm.problems(self.num_envs)
 
     @property

@@ -43,7 +43,7 @@ class LivesCatch(Catch):
         self.ball, self.row = int(self.np_random.integers(COLUMNS)), 0
         # one flag, by the name that each of the two implementations has for it
         flags = {"life_lost": lost, "cut_bootstrap": lost}
-        return self._seen(), 3.0 if caught else -2.0, self.lives == 0, False, flags
+        return self._picture(), 3.0 if caught else -2.0, self.lives == 0, False, flags
 
 
 def limited() -> gymnasium.Env[Any, Any]:

@@ -44,10 +44,7 @@ class BuildContext:
 
         None: if it reads images, as those take most of the time.
         """
-        space, reading = (
-            self.spec.observation_space,
-            ImageReading(settings.image_scale, settings.image_channels),
-        )
+        space, reading = self.spec.observation_space, image_reading(settings, self.frame_stack)
         encoder, images = chosen_encoder(settings.encoder, self.encoder, space, reading)
         if shared is None:
             shared = encoder is not None and bool(image_leaves(space, images))
@@ -56,6 +53,11 @@ class BuildContext:
     def reward_normalizer(self, gamma: float) -> RewardNormalizer | None:
         """Return the reward scale that the run asks for, if any."""
         return RewardNormalizer(gamma) if self.normalize_reward else None
+
+
+def image_reading(settings: AlgorithmConfig, frame_stack: int) -> ImageReading:
+    """Return how images are read; stacks of frames have their channels first, wherever the environment has them."""
+    return ImageReading(settings.image_scale, "first" if frame_stack > 1 else settings.image_channels)
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,9 @@ def encoder_problems(settings: AlgorithmConfig) -> list[str]:
     found = settings.outside("features_dim", 1, 2**14)
     if settings.image_scale is not None:
         found += settings.not_positive("image_scale")
+    for name, usual in (("image_scale", None), ("image_channels", "auto"), ("encoder_kwargs", {})):
+        if settings.encoder == "flat" and getattr(settings, name) != usual:
+            found.append(f"{name} is given, but encoder 'flat' has no use for it; leave one of them out")
     if not _is_plain(settings.encoder_kwargs):
         found.append(
             "encoder_kwargs cannot be saved as they are; use numbers, text, true, false, null, lists and maps"

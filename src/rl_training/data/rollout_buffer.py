@@ -75,7 +75,7 @@ class RolloutBuffer:
 
     `dones[t]` says that step t ended an episode, in whichever way, `cuts[t]` that nothing after it counts for what came
     before though the episode goes on; `final_values[t]` is the value of the true last observation where the clock ended
-    it, 0 elsewhere. Rewards stay what the environment gave.
+    it, 0 elsewhere. Rewards are those that are learned from.
     """
 
     obs: Obs

@@ -92,7 +92,11 @@ def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
 def _preprocessed(cfg: TrainConfig, env: Env) -> Env:
     if cfg.preprocessing == "atari":
         return AtariPreprocessing(env, cfg)
-    return ImagePreprocessing(env, cfg.frames) if cfg.preprocessing == "image" else env
+    return (
+        ImagePreprocessing(env, cfg.frames, cfg.algorithm.image_channels)
+        if cfg.preprocessing == "image"
+        else env
+    )
 
 
 def registered_spec(cfg: TrainConfig) -> EnvSpec:
@@ -155,6 +159,12 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
         raise UserError(
             "preprocessing 'image' works on single environments, and env_backend 'native' has none; use env_backend "
             "'sync' or 'async'"
+        )
+
+    if cfg.preprocessing == "none" and str(spec.vector_entry_point).startswith("ale_py"):
+        raise UserError(
+            f"environment '{cfg.env_id}' has a vector implementation with frames and rewards of its own making; set "
+            "preprocessing to atari, or use env_backend 'sync' or 'async'"
         )
 
     def build() -> VectorEnv[Any, Any, Any]:

@@ -10,9 +10,13 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import FilterObservation
 
+from rl_training.core.errors import UserError
+
 
 def mini_grid(game: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Return a room of the package `minigrid`: its partial view [7, 7, 3] and the direction."""
+    if ":" in game:  # a run of somebody else must not import a module this way
+        raise UserError(f"game is '{game}'; name one of MiniGrid's own ids, without a module")
     importlib.import_module("minigrid")  # registers its ids
     return FilterObservation(gymnasium.make(game, **kwargs), ["direction", "image"])
 

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rl_training.core.errors import UserError
+from rl_training.core.images import Channels, channel_axis, is_image
 from rl_training.core.preprocessing import Frames
 from rl_training.core.types import Array
 
@@ -26,17 +27,6 @@ def opencv(preprocessing: str, extra: str) -> Any:
         raise UserError(
             f"preprocessing is '{preprocessing}', which needs OpenCV; pip install 'rl-training[{extra}]'"
         ) from error
-
-
-def channel_axis(shape: tuple[int, ...]) -> int | None:
-    """Return where an image has its channels: on the smaller of its first and last axis; None for one of rank 2.
-
-    >>> channel_axis((3, 84, 84)), channel_axis((84, 84, 3)), channel_axis((8, 8, 8)), channel_axis((84, 84))
-    (0, 2, 2, None)
-    """
-    if len(shape) == 2:
-        return None
-    return 0 if shape[0] < shape[-1] else 2
 
 
 class FrameStack:
@@ -60,20 +50,21 @@ class FrameStack:
         return self._frames
 
 
-class ImageLeaf:
+class ImagePipeline:
     """One image of an observation on its way: [H, W], [H, W, C] or [C, H, W] in, the same or a stack out.
 
     Stacks are channel-first, [K * C, H, W]; a single frame keeps the order of its axes, and one in shades of gray is
     [H, W]. The type stays: a bool is true where at least half of its area was.
     """
 
-    def __init__(self, space: spaces.Box, frames: Frames, name: str) -> None:
-        self.axis = channel_axis(space.shape)
-        channels = 1 if self.axis is None else space.shape[self.axis]
+    def __init__(self, space: spaces.Box, frames: Frames, channels: Channels, key: str) -> None:
+        self.axis = channel_axis(space.shape, channels, key)
+        count = 1 if self.axis is None else space.shape[self.axis]
         self.to_gray = frames.grayscale and self.axis is not None
-        if self.to_gray and channels not in (1, 3):
+        if self.to_gray and count not in (1, 3):
+            name = f" '{key}'" if key else ""
             raise UserError(
-                f"grayscale is true, but the image{name} has {channels} channels, and only 1 or 3 (red, green, blue) "
+                f"grayscale is true, but the image{name} has {count} channels, and only 1 or 3 (red, green, blue) "
                 "can become shades of gray; leave grayscale out"
             )
         self.size = frames.image_size
@@ -150,14 +141,15 @@ def _same_bounds(source: spaces.Box, shape: tuple[int, ...]) -> spaces.Box:
 class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Transforms every image of an observation, also inside Dict and Tuple; whatever is no image passes."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], frames: Frames) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], frames: Frames, channels: Channels = "auto") -> None:
         super().__init__(env)
-        self._leaves: dict[str, ImageLeaf] = {}
+        self._channels = channels
+        self._leaves: dict[str, ImagePipeline] = {}
         self.observation_space = self._transformed(env.observation_space, frames, "")
         if not self._leaves:
             raise UserError(
                 f"preprocessing is 'image', but observations {env.observation_space} have no image, a Box of rank 2 or "
-                "3; leave preprocessing out"
+                "3 (in a Dict with 7 pixels a side or more); leave preprocessing out"
             )
 
     def reset(
@@ -165,12 +157,12 @@ class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, its first frame repeated where frames are stacked."""
         obs, info = self.env.reset(seed=seed, options=options)
-        return self._mapped(obs, "", ImageLeaf.restart), info
+        return self._mapped(obs, "", ImagePipeline.restart), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step, and show the new frame."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._mapped(obs, "", ImageLeaf.push), reward, terminated, truncated, info
+        return self._mapped(obs, "", ImagePipeline.push), reward, terminated, truncated, info
 
     def _transformed(self, space: Space[Any], frames: Frames, key: str) -> Space[Any]:
         """Return the space of what is shown, and note each image under its key."""
@@ -184,10 +176,13 @@ class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
             return space
-        leaf = self._leaves[key] = ImageLeaf(space, frames, f" '{key[1:]}'" if key else "")
+        # a plain observation is called an image by the setting; beside others it must look like one
+        if key and not is_image(space, self._channels, key[1:]):
+            return space
+        leaf = self._leaves[key] = ImagePipeline(space, frames, self._channels, key[1:])
         return leaf.space
 
-    def _mapped(self, obs: Any, key: str, change: Callable[[ImageLeaf, Any], Array]) -> Any:
+    def _mapped(self, obs: Any, key: str, change: Callable[[ImagePipeline, Any], Array]) -> Any:
         if key in self._leaves:
             leaf = self._leaves[key]
             return change(leaf, obs) if leaf.changes else obs

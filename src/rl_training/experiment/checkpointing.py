@@ -142,7 +142,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
         config = with_flat_images(config, state, spec)
         if facts["algorithm"] is None:  # otherwise nobody but its class knows what it builds
-            refuse_larger_network(path, config.algorithm, state, spec)
+            refuse_larger_network(path, config, state, spec)
         return Checkpoint(path, config, progress, state, facts, spec, signed)
 
 

@@ -68,7 +68,7 @@ def load_agent(
     checkpoint = replace(checkpoint, config=given.named_in(checkpoint.config.with_overrides(**changes)))
     source, config, signed = checkpoint.path, checkpoint.config, checkpoint.signed
     if checkpoint.facts["algorithm"] is None:
-        refuse_larger_network(source, config.algorithm, checkpoint.state, checkpoint.spec)
+        refuse_larger_network(source, config, checkpoint.state, checkpoint.spec)
     _refuse_encoder(checkpoint, given, trusted=trust_modules, own_arguments="encoder_kwargs" in changes)
 
     def refuse_env() -> None:

@@ -18,6 +18,7 @@ from rl_training.version import __version__
 
 PACKAGES = (
     "torch", "numpy", "gymnasium", "safetensors", "mujoco", "ale-py", "box2d", "opencv-python-headless",
+    "opencv-python",
 )  # fmt: skip
 
 
@@ -90,7 +91,7 @@ def surroundings(config: TrainConfig) -> dict[str, Any]:
     """Return what must stay the same for a resumed run to go on bit for bit."""
     names = ["python", "torch", "numpy", "gymnasium", "mujoco", "box2d", "ale-py", "rl_training"]
     if config.preprocessing != "none":
-        names.append("opencv-python-headless")
+        names += ["opencv-python-headless", "opencv-python"]
     found = versions()
     return {name: found[name] for name in names if name in found} | {
         "processor": _processor(),

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from operator import mul
 from pathlib import Path
 
-from rl_training.config import AlgorithmConfig, TrainConfig
+from rl_training.algorithms.parts import image_reading
+from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.space_data import MAX_NUMBERS
-from rl_training.core.spaces import num_choices, num_features
+from rl_training.core.spaces import num_choices, num_features, observation_leaves
 from rl_training.core.state import split_state
 from rl_training.core.types import EnvSpec, State
-from rl_training.models.encoders import EncoderClass, chosen_encoder, encoder_size
-from rl_training.models.images import ImageReading
+from rl_training.models.encoders import chosen_encoder, encoder_size
 
 
 def with_flat_images(config: TrainConfig, state: Mapping[str, State], spec: EnvSpec | None) -> TrainConfig:
@@ -19,26 +19,21 @@ def with_flat_images(config: TrainConfig, state: Mapping[str, State], spec: EnvS
 
     Earlier versions took an image of floats for numbers.
     """
-    if config.algorithm.encoder != "auto" or (spec is not None and not _reads_images(config, spec)):
-        return config
     names = split_state({"model": state["model"]})[0]
     encoded = any(".encoder." in f".{name}" for name in names)
-    return config if encoded else config.with_overrides(encoder="flat")
-
-
-def _reads_images(config: TrainConfig, spec: EnvSpec) -> bool:
-    return _encoder(config.algorithm, spec)[0] is not None
-
-
-def _encoder(settings: AlgorithmConfig, spec: EnvSpec) -> tuple[EncoderClass | None, ImageReading]:
-    reading = ImageReading(settings.image_scale, settings.image_channels)
-    return chosen_encoder(settings.encoder, None, spec.observation_space, reading)
+    if encoded or config.algorithm.encoder != "auto":
+        return config
+    leaves = {} if spec is None else observation_leaves(spec.observation_space)
+    # without looking for channels, which nobody had to tell then
+    images = spec is None or any(len(leaf.shape or ()) in (2, 3) for leaf in leaves.values())
+    return config.with_overrides(encoder="flat") if images else config
 
 
 def refuse_larger_network(
-    path: Path, settings: AlgorithmConfig, state: Mapping[str, State], spec: EnvSpec | None
+    path: Path, config: TrainConfig, state: Mapping[str, State], spec: EnvSpec | None
 ) -> None:
     """Refuse a network that has more weights than are stored, before it is built: it may be larger than the memory."""
+    settings = config.algorithm
     weights = split_state({group: state.get(group, {}) for group in ("model", "critics")})[0].values()
     widths = getattr(settings, "hidden_sizes", ())
     foreign = {*widths, *(getattr(settings, "critic_hidden_sizes", None) or ())}
@@ -50,8 +45,9 @@ def refuse_larger_network(
             raise UserError(f"{path}: an observation of {num_features(space)} numbers is too large")
         sizes = (*widths, num_choices(spec.action_space))
         if ":" not in settings.encoder:
-            asked = settings.features_dim, settings.encoder_kwargs
-            features, beside = encoder_size(*_encoder(settings, spec), space, *asked)
+            reading = image_reading(settings, config.stacked_frames)
+            chosen = chosen_encoder(settings.encoder, None, space, reading)
+            features, beside = encoder_size(*chosen, space, settings.features_dim, settings.encoder_kwargs)
             sizes = (features, *sizes)
     needed, stored = beside + sum(map(mul, sizes, sizes[1:])), sum(tensor.numel() for tensor in weights)
     if foreign:

@@ -47,9 +47,9 @@ class ImageEncoder(nn.Module):
                 f"images of {height} x {width} are too small for encoder {type(self).__name__}, which needs "
                 f"{self.smallest_side} x {self.smallest_side}; use encoder small or flat"
             )
+        with torch.device("meta"):  # shapes alone
+            size = self.trunk(channels, height, width)(torch.zeros(1, channels, height, width)).numel()
         trunk = self.trunk(channels, height, width)
-        with torch.no_grad():
-            size = trunk(torch.zeros(1, channels, height, width)).numel()
         return nn.Sequential(trunk, nn.Flatten(), nn.Linear(size, features_dim), nn.ReLU(inplace=True))
 
     def forward(self, inputs: Obs) -> Tensor:
@@ -102,7 +102,13 @@ class ImpalaCNN(ImageEncoder):
         super().__init__(observation_space, features_dim)
 
     def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
-        """Return the stages."""
+        """Return the stages; what would need gigabytes for one image is refused."""
+        known = 1 <= len(self._stages) <= 8 and all(isinstance(n, int) and n >= 1 for n in self._stages)
+        if not known or max(self._stages) * height * width > 2**28:
+            raise UserError(
+                f"encoder ImpalaCNN cannot have channels {list(self._stages)} for images of {height} x {width}; use "
+                "one to eight numbers, such as [16, 32, 32]"
+            )
         layers: list[nn.Module] = []
         for before, after in pairwise((channels, *self._stages)):
             layers += [

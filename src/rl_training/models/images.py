@@ -4,24 +4,21 @@ They travel in the type the environment gave them, a byte per value as a rule, a
 them: a rollout or a batch of floats would be four times as large.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from rl_training.core.errors import UserError
+from rl_training.core.images import Channels, channel_axis, height_and_width, is_image
 from rl_training.core.spaces import float_dtype, observation_leaves
 from rl_training.core.types import Obs
 
-Channels: TypeAlias = Literal["auto", "first", "last"]
-
-SMALLEST_IMAGE = 7
-"""What has a shorter side is no image unless it is called one: a few vectors on top of each other, perhaps."""
+WIDEST = 2.0**24
+"""Bounds that are further apart mean nothing: scaled by them, every image would be the same."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +29,10 @@ class ImageReading:
     """What values are multiplied by; None brings the bounds of the space to 0 and 1."""
     channels: Channels = "auto"
     """Which axis holds the channels; auto is the smaller of first and last."""
-    smallest_side: int = 1
-    """Images with a shorter side are taken for numbers."""
+    any_size: bool = False
+    """Whether a Box of rank 3 is an image however small it is."""
     planes: bool = True
-    """Whether a Box of rank 2 is an image of one channel, if it is not too small for one."""
+    """Whether a Box of rank 2 is an image of one channel."""
 
 
 READING = ImageReading()
@@ -79,35 +76,24 @@ def image_leaves(space: Space[Any], reading: ImageReading) -> dict[str, ImageLea
     found = {}
     for key, leaf in observation_leaves(space).items():
         rank = len(leaf.shape or ())
-        if isinstance(leaf, spaces.Box) and (rank == 3 or (rank == 2 and reading.planes)):
-            image = _image_leaf(key, leaf, reading)
-            smallest = reading.smallest_side if rank == 3 else max(reading.smallest_side, SMALLEST_IMAGE)
-            if min(image.height, image.width) >= smallest:
-                found[key] = image
+        called_one = rank == 3 and reading.any_size
+        if not isinstance(leaf, spaces.Box) or (rank == 2 and not reading.planes):
+            continue
+        if called_one or is_image(leaf, reading.channels, key):
+            found[key] = _image_leaf(key, leaf, reading)
     return found
 
 
 def _image_leaf(key: str, space: spaces.Box, reading: ImageReading) -> ImageLeaf:
-    shape = tuple(int(side) for side in space.shape)
-    last = len(shape) == 3 and _channels_last(key, shape, reading)
-    channels, height, width = (1, *shape) if len(shape) == 2 else (shape[2], *shape[:2]) if last else shape
+    axis = channel_axis(space.shape, reading.channels, key)
+    height, width = height_and_width(space.shape, reading.channels, key)
+    channels = 1 if axis is None else int(space.shape[axis])
     offset, factor = 0.0, reading.scale
     if factor is None:
         low, high = _bounds(space)
-        bounded = math.isfinite(low) and math.isfinite(high) and high > low
+        bounded = 0.0 < high - low <= WIDEST
         offset, factor = (low, 1.0 / (high - low)) if bounded else (0.0, 1.0)
-    return ImageLeaf(space, channels, height, width, channels_last=last, offset=offset, factor=factor)
-
-
-def _channels_last(key: str, shape: tuple[int, ...], reading: ImageReading) -> bool:
-    if reading.channels != "auto":
-        return reading.channels == "last"
-    if shape[0] == shape[2] and min(shape) >= reading.smallest_side:
-        where = f" (entry '{key}')" if key else ""
-        raise UserError(
-            f"image observations {shape}{where} may have their channels first or last; say which with image_channels"
-        )
-    return shape[2] < shape[0]
+    return ImageLeaf(space, channels, height, width, channels_last=axis == 2, offset=offset, factor=factor)
 
 
 def _bounds(space: spaces.Box) -> tuple[float, float]:
@@ -122,8 +108,15 @@ def encoder_space(space: Space[Any], images: Mapping[str, ImageLeaf]) -> Space[A
         return images[""].encoder_space
     leaves = observation_leaves(space)
     return spaces.Dict(
-        {key: images[key].encoder_space if key in images else leaf for key, leaf in leaves.items()}
+        {key: images[key].encoder_space if key in images else _flat(leaf) for key, leaf in leaves.items()}
     )
+
+
+def _flat(space: Space[Any]) -> Space[Any]:
+    """Return a space of rank 3 that is no image as one of rank 1, so that nobody takes it for one."""
+    if isinstance(space, spaces.Box) and len(space.shape) == 3:
+        return spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=space.dtype.type)
+    return space
 
 
 class ScaledImages(nn.Module):

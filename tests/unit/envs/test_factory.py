@@ -103,3 +103,21 @@ def test_the_working_folder_is_not_searched_without_need(here, env_id) -> None:
     before = list(sys.path)
     make_env(config(env_id=env_id), 0)().close()
     assert sys.path == before
+
+
+def test_a_native_atari_game_without_preprocessing_is_refused() -> None:
+    pytest.importorskip("ale_py")
+    config = TrainConfig(algo="ppo", env_id="ALE/Breakout-v5", env_backend="native")
+    with pytest.raises(UserError, match="set preprocessing to atari, or use env_backend 'sync' or 'async'"):
+        make_vector_env(config, 1)
+
+
+def test_a_game_of_minigrid_imports_no_module() -> None:
+    config = TrainConfig(
+        algo="ppo",
+        env_id="rl_training.envs.grids:rl_training/MiniGrid-v0",
+        env_kwargs={"game": "this:Game-v0"},
+    )
+    with pytest.raises(UserError, match="game is 'this:Game-v0'; name one of MiniGrid's own ids"):
+        make_vector_env(config, 1)
+    assert "this" not in sys.modules

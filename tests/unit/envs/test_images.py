@@ -11,9 +11,10 @@ from records import CountingEnv
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.core.images import channel_axis
 from rl_training.core.preprocessing import Frames
 from rl_training.envs import make_env
-from rl_training.envs.images import ImagePreprocessing, channel_axis
+from rl_training.envs.images import ImagePreprocessing
 
 
 class Slides(gymnasium.Env[Any, Any]):
@@ -109,10 +110,11 @@ def test_nothing_to_do_changes_nothing() -> None:
 def test_images_inside_containers_are_transformed_and_the_rest_passes() -> None:
     space = spaces.Dict(
         {
-            "camera": byte_box(4, 5, 2),
+            "camera": byte_box(7, 8, 2),
+            "joints": byte_box(5, 6),
             "speed": spaces.Box(-1.0, 1.0, (2,), np.float32),
-            "inner": spaces.Dict({"map": byte_box(3, 3)}),
-            "pair": spaces.Tuple((spaces.Discrete(3), byte_box(2, 6, 6))),
+            "inner": spaces.Dict({"map": byte_box(9, 9)}),
+            "pair": spaces.Tuple((spaces.Discrete(3), byte_box(2, 8, 8))),
         }
     )
     space.seed(1)
@@ -121,7 +123,8 @@ def test_images_inside_containers_are_transformed_and_the_rest_passes() -> None:
     env.reset()
     obs = env.step(0)[0]
     assert env.observation_space.contains(obs)
-    assert obs["camera"].shape == (4, 4, 5)
+    assert obs["camera"].shape == (4, 7, 8)
+    assert np.array_equal(obs["joints"], slides[1]["joints"])
     assert np.array_equal(obs["inner"]["map"], np.stack([slide["inner"]["map"] for slide in slides]))
     assert np.array_equal(obs["pair"][1], np.concatenate([slide["pair"][1] for slide in slides]))
     assert np.array_equal(obs["speed"], slides[1]["speed"])

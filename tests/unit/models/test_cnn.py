@@ -10,7 +10,7 @@ from gymnasium import spaces
 from rl_training.core.errors import UserError
 from rl_training.models.cnn import AutoCNN, ImpalaCNN, NatureCNN, SmallCNN
 from rl_training.models.encoders import ENCODERS, chosen_encoder, encoder_size, make_encoder
-from rl_training.models.images import READING, image_leaves
+from rl_training.models.images import READING, ImageReading, image_leaves
 from rl_training.models.inputs import ObservationInputs
 
 
@@ -19,7 +19,7 @@ def image(*shape: int) -> spaces.Box:
 
 
 def built(encoder: Any, space: Any, features_dim: int = 16, **arguments: Any) -> torch.nn.Module:
-    inputs = ObservationInputs(space, image_leaves(space, READING))
+    inputs = ObservationInputs(space, image_leaves(space, ImageReading(any_size=True)))
     return make_encoder(encoder, inputs, features_dim, arguments, torch.Generator().manual_seed(0))
 
 
@@ -55,7 +55,7 @@ def test_small_reads_tiny_images(shape: tuple[int, ...]) -> None:
 def test_an_image_too_small_gets_a_sentence_with_both(encoder: Any, side: int, needed: int) -> None:
     message = f"images of {side} x {side} are too small for encoder {encoder.__name__}, which needs {needed} x {needed}"
     with pytest.raises(UserError, match=message):
-        built(encoder, image(side, side, 1))
+        built(encoder, image(1, side, side))
     assert built(encoder, image(needed, needed, 1)) is not None
 
 
@@ -112,10 +112,27 @@ def test_the_size_of_an_encoder_is_known_without_building_it(name: str) -> None:
     encoder, reading = chosen_encoder(name, None, space)
     module = built(encoder, space)
     assert encoder_size(encoder, reading, space, 16, {}) == (16, sum(p.numel() for p in module.parameters()))
-    huge = encoder_size(encoder, reading, image(2**14, 2**14, 3), 2**14, {})
-    assert huge[1] > 2**30
+    huge = encoder_size(encoder, reading, image(2**11, 2**11, 3), 2**14, {})
+    assert huge[1] > 2**31
 
 
 def test_an_encoder_of_the_users_own_gets_planes_as_they_are() -> None:
     assert chosen_encoder("own:Encoder", SmallCNN, image(8, 8))[1].planes is False
     assert chosen_encoder("auto", None, image(8, 8))[1].planes is True
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_images_of_any_float_are_read(dtype: Any) -> None:
+    assert built(SmallCNN, spaces.Box(0, 1, (8, 8, 3), dtype)) is not None
+
+
+@pytest.mark.parametrize("channels", [[], [0], [1.5], [512, 1], [1] * 9])
+def test_stages_that_no_image_can_have_are_refused(channels: Any) -> None:
+    side = 2896 if channels == [512, 1] else 32
+    with pytest.raises(UserError, match=r"ImpalaCNN cannot have channels"):
+        encoder_size(ImpalaCNN, READING, image(side, side, 1), 1, {"channels": channels})
+
+
+def test_a_wrong_argument_of_a_named_encoder_gets_a_sentence() -> None:
+    with pytest.raises(UserError, match=r"NatureCNN cannot be built: TypeError.*depth"):
+        encoder_size(NatureCNN, READING, image(84, 84, 1), 16, {"depth": 3})

@@ -3,7 +3,8 @@
 `flat` is none at all: the observation's numbers side by side are the features. The table below is the whole registry.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -15,7 +16,7 @@ from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.spaces import num_features
 from rl_training.models.cnn import AutoCNN, ImpalaCNN, NatureCNN, SmallCNN
 from rl_training.models.encoders.checking import check_encoder
-from rl_training.models.images import READING, SMALLEST_IMAGE, ImageReading, encoder_space, image_leaves
+from rl_training.models.images import READING, ImageReading, encoder_space, image_leaves
 from rl_training.models.inputs import ObservationInputs
 
 EncoderClass: TypeAlias = Callable[..., nn.Module]
@@ -38,9 +39,8 @@ def chosen_encoder(
     One of the user's own must be `given`; it gets a Box of rank 2 as it is.
     """
     if given is not None:
-        return given, replace(reading, planes=False)
+        return given, replace(reading, any_size=True, planes=False)
     if name == "auto":
-        reading = replace(reading, smallest_side=SMALLEST_IMAGE)
         return (AutoCNN if image_leaves(space, reading) else None), reading
     if name == "flat":
         return None, reading
@@ -49,6 +49,7 @@ def chosen_encoder(
         raise UserError(
             f"encoder is '{name}'; use one of {', '.join(known)}, or module:Name{did_you_mean(name, known)}"
         )
+    reading = replace(reading, any_size=True)
     if not image_leaves(space, reading):
         raise UserError(f"encoder '{name}' reads images, and {space} has none; use encoder auto or flat")
     return ENCODERS[name], reading
@@ -70,8 +71,19 @@ def make_encoder(
     callers = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:
-        module = encoder(encoder_space(inputs.space, inputs.images), features_dim, **arguments)
-        whole = check_encoder(module, name, inputs)
+        with _explained(name, features_dim, arguments):
+            module = encoder(encoder_space(inputs.space, inputs.images), features_dim, **arguments)
+            whole = check_encoder(module, name, inputs)
+    finally:
+        torch.set_rng_state(callers)
+    return whole.eval()
+
+
+@contextlib.contextmanager
+def _explained(name: str, features_dim: int, arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Turn whatever an encoder's constructor raises into a sentence that says how it was called."""
+    try:
+        yield
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -79,9 +91,6 @@ def make_encoder(
             f"encoder {name} cannot be built: {type(error).__name__}: {error}; it is called as "
             f"encoder(observation_space, features_dim={features_dim}{''.join(f', {k}=…' for k in arguments)})"
         ) from error
-    finally:
-        torch.set_rng_state(callers)
-    return whole.eval()
 
 
 def encoder_size(
@@ -94,7 +103,7 @@ def encoder_size(
     """Return how many features one of our encoders has, and how many weights, without taking memory for them."""
     if encoder is None:
         return num_features(space), 0
-    with torch.device("meta"):
+    with _explained(encoder_name(encoder), features_dim, arguments), torch.device("meta"):
         module = encoder(encoder_space(space, image_leaves(space, reading)), features_dim, **arguments)
     return int(module.features_dim), sum(part.numel() for part in module.parameters())  # type: ignore[arg-type]  # ours
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
-from rl_training.core.spaces import observation_leaves
+from rl_training.core.spaces import leaf_dtype, observation_leaves
 from rl_training.core.types import Obs, moved
 from rl_training.models.images import ScaledImages
 from rl_training.models.inputs import ObservationInputs
@@ -74,7 +74,8 @@ def sampled_inputs(inputs: ObservationInputs, rows: int) -> Obs:
     for key, leaf in observation_leaves(inputs.space).items():
         own = copy.deepcopy(leaf)
         own.seed(0)
-        found[key] = torch.from_numpy(np.stack([np.asarray(own.sample()) for _ in range(rows)]))
+        drawn = np.stack([np.asarray(own.sample()) for _ in range(rows)])
+        found[key] = torch.from_numpy(drawn.astype(leaf_dtype(leaf), copy=False))
     obs: Obs = found[""] if "" in found else found
     return inputs.arranged(inputs.vector(obs).clamp(-LARGEST, LARGEST), obs)
 

@@ -57,6 +57,7 @@ def test_a_tie_is_decided_by_the_setting_and_never_guessed() -> None:
     space = image(8, 8, 8)
     with pytest.raises(UserError, match=r"image observations \(8, 8, 8\).*say which with image_channels"):
         image_leaves(space, READING)
+    assert image_leaves(image(3, 3, 3), READING) == {}
     obs = space.sample()[None]
     first = seen(space, obs, ImageReading(channels="first"))
     last = seen(space, obs, ImageReading(channels="last"))
@@ -73,6 +74,7 @@ def test_a_tie_is_decided_by_the_setting_and_never_guessed() -> None:
         (image(8, 8, dtype=np.float32, low=-1, high=3), 1.0, None, 0.5),
         (image(8, 8, dtype=np.float32, low=-np.inf, high=np.inf), 7.0, None, 7.0),
         (image(8, 8, dtype=np.int16, low=100, high=300), 150, None, 0.25),
+        (image(8, 8, dtype=np.float32, low=-1e38, high=1e38), 7.0, None, 7.0),
     ],
 )
 def test_values_are_scaled_by_the_bounds_of_the_space(
@@ -115,3 +117,11 @@ def test_an_encoder_is_told_the_space_of_what_it_reads() -> None:
 def test_convolutions_get_the_channels_of_a_pixel_side_by_side(shape: tuple[int, ...]) -> None:
     found = seen(image(*shape), np.zeros((2, *shape), np.uint8))
     assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_what_is_too_small_for_an_image_stays_a_vector_beside_one() -> None:
+    space = spaces.Dict({"cam": image(8, 9, 3), "cube": image(2, 2, 2)})
+    leaves = image_leaves(space, READING)
+    assert list(leaves) == ["cam"]
+    assert encoder_space(space, leaves)["cube"].shape == (8,)
+    assert list(image_leaves(space, ImageReading(any_size=True))) == ["cam", "cube"]

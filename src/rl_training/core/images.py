@@ -1,0 +1,50 @@
+"""Which observations are images, and where their channels are: one rule for environments and networks."""
+
+from typing import Any, Literal, TypeAlias
+
+from gymnasium import Space, spaces
+
+from rl_training.core.errors import UserError
+
+Channels: TypeAlias = Literal["auto", "first", "last"]
+SMALLEST_IMAGE = 7
+"""What has a shorter side is no image unless it is called one: a few vectors on top of each other, perhaps."""
+
+
+def is_image(space: Space[Any], channels: Channels = "auto", key: str = "") -> bool:
+    """Tell whether a space holds images: a Box of rank 3, or of rank 2 with one channel, and not too small.
+
+    >>> is_image(spaces.Box(0, 1, (10, 10, 4))), is_image(spaces.Box(0, 1, (4, 17)))
+    (True, False)
+    """
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+        return False
+    return min(height_and_width(space.shape, channels, key)) >= SMALLEST_IMAGE
+
+
+def height_and_width(shape: tuple[int, ...], channels: Channels, key: str = "") -> tuple[int, int]:
+    """Return the two sides of an image."""
+    axis = channel_axis(shape, channels, key)
+    first = 1 if axis == 0 else 0
+    return int(shape[first]), int(shape[first + 1])
+
+
+def channel_axis(shape: tuple[int, ...], channels: Channels = "auto", key: str = "") -> int | None:
+    """Return where an image has its channels: 0, 2, or None for one of rank 2.
+
+    `auto` is the smaller of first and last; a tie between them is refused, unless either way it would be too small.
+
+    >>> channel_axis((3, 84, 84)), channel_axis((84, 84, 3)), channel_axis((84, 84))
+    (0, 2, None)
+    """
+    if len(shape) == 2:
+        return None
+    if channels != "auto":
+        return 0 if channels == "first" else 2
+    if shape[0] == shape[2] and min(shape) >= SMALLEST_IMAGE:
+        where = f" (entry '{key}')" if key else ""
+        raise UserError(
+            f"image observations {tuple(shape)}{where} may have their channels first or last; say which with "
+            "image_channels"
+        )
+    return 0 if shape[0] < shape[2] else 2
