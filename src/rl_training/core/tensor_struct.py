@@ -40,7 +40,7 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _split(value: Any, size: int) -> Iterable[Any]:
-    if value is None or value == {}:
+    if value is None or (isinstance(value, dict) and not value):  # comparing a tensor with {} takes 20 µs
         return repeat(value)
     if isinstance(value, dict):
         parts = zip(*(tensor.split(size) for tensor in value.values()), strict=True)

@@ -176,7 +176,10 @@ class ReplaySource:
                 rows = replace(rows, rewards=self.reward_scaler(rows.rewards))
             self.batches_given += count
             owed -= count
-            yield from rows.split(self.batch_size)
+            if count == 1:
+                yield rows
+            else:
+                yield from rows.split(self.batch_size)
 
     def feedback(self, batch: Transitions, result: UpdateResult) -> None:
         """Set the priorities of the rows by the errors the update saw."""
