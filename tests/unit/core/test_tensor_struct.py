@@ -1,7 +1,9 @@
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from rl_training.core.tensor_struct import TensorStruct
 
@@ -49,3 +51,18 @@ def test_split_yields_all_rows_in_order_as_views() -> None:
 def test_to_moves_every_tensor() -> None:
     moved = pair().to("meta")
     assert moved.plain.device.type == moved.nested["a"].device.type == "meta"
+
+
+def test_split_does_nothing_to_tensors_but_split_them() -> None:
+    """Comparing a tensor with {} is 20 µs, eight times per update."""
+
+    class Calls(TorchFunctionMode):
+        names: list[str] = []  # noqa: RUF012
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.names.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Calls() as calls:
+        list(Pair(torch.arange(4.0), {}).split(2))
+    assert set(calls.names) <= {"arange", "split"}
