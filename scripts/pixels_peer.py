@@ -1,6 +1,6 @@
 """Curves of stable-baselines3 on Breakout from pixels, to lay ours beside: `results/pixels_peer.json`.
 
-Run once (`make pixels-peer`; needs the extras bench and atari); what is there is kept. Settings are those of the presets
+Run once (`make pixels-peer`; needs the extras bench and atari); what is there is kept. Settings are of the presets
 `ppo/breakout_atari` and `dqn/breakout_atari`, but for a budget of 200k and 100k steps and `learning_starts` of 10k. A
 point of a curve is the mean raw score of the last 100 finished games of training, as both libraries log it.
 """
