@@ -4,13 +4,9 @@ Same wrappers and settings: ours in one process (`sync`) against theirs in one p
 one thread; the figure is the median of the rounds' ratios. Writes `results/bench_atari.md`.
 """
 
-import json
 import statistics
 import sys
-import tempfile
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,51 +14,36 @@ import ale_py
 import gymnasium
 import stable_baselines3
 import torch
+from side_by_side import Rounds, alternated, median_ratio, our_speed, surroundings_line, timed
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
-from rl_training.config import TrainConfig, load_config
+from rl_training.config import load_config
 from rl_training.experiment.files import write_text
-from rl_training.experiment.metadata import machine, versions
-from rl_training.experiment.runs import train
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 5
-QUIET = {
-    "eval_every_timesteps": 0,
-    "checkpoint_every_timesteps": 0,
-    "num_eval_episodes": 1,
-    "rebuild_envs": "off",
-}
-SHORT = {"max_eval_episode_steps": 10, "log_every_timesteps": 500}
+SHORT: dict[str, Any] = {"max_eval_episode_steps": 10, "log_every_timesteps": 500, "rebuild_envs": "off"}
 PPO_STEPS, DQN_STEPS, DQN_STARTS = 3_072, 3_000, 500
-
-
-def ours(config: TrainConfig) -> float:
-    """Return environment steps per second of a whole run, metric files included, evaluation left out."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = train(config.with_overrides(output_dir=folder, **QUIET, **SHORT))
-        last = (result.run_dir / "metrics.jsonl").read_text().splitlines()[-1]
-    return float(json.loads(last)["time/fps"])
 
 
 def our_ppo() -> float:
     """PPO with 8 games in this process, the Nature CNN, 4 epochs of batches of 256."""
-    return ours(load_config("ppo/breakout_atari").with_overrides(total_timesteps=PPO_STEPS))
+    return our_speed(load_config("ppo/breakout_atari").with_overrides(total_timesteps=PPO_STEPS, **SHORT))
 
 
 def our_native_ppo() -> float:
     """The same with ale-py's own vector environment, on one thread as well."""
-    config = load_config("ppo/breakout_atari").with_overrides(total_timesteps=PPO_STEPS)
-    return ours(
+    config = load_config("ppo/breakout_atari").with_overrides(total_timesteps=PPO_STEPS, **SHORT)
+    return our_speed(
         config.with_overrides(env_id="ALE/Breakout-v5", env_backend="native", env_kwargs={"num_threads": 1})
     )
 
 
 def our_dqn() -> float:
     """DQN with batches of 32, one update per four steps."""
-    config = load_config("dqn/breakout_atari").with_overrides(total_timesteps=DQN_STEPS)
-    return ours(config.with_overrides(learning_starts=DQN_STARTS))
+    config = load_config("dqn/breakout_atari").with_overrides(total_timesteps=DQN_STEPS, **SHORT)
+    return our_speed(config.with_overrides(learning_starts=DQN_STARTS))
 
 
 def games(num_envs: int) -> Any:
@@ -106,13 +87,6 @@ def peer_dqn() -> float:
     return timed(lambda: model.learn(DQN_STEPS), DQN_STEPS)
 
 
-def timed(run: Callable[[], object], steps: int) -> float:
-    """Return steps per second."""
-    started = time.perf_counter()
-    run()
-    return steps / (time.perf_counter() - started)
-
-
 CASES = {
     "PPO, 8 games": (our_ppo, peer_ppo),
     "DQN, 1 game": (our_dqn, peer_dqn),
@@ -126,24 +100,12 @@ def main() -> None:
     gymnasium.register_envs(ale_py)
     torch.set_num_threads(1)
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    measured: dict[str, list[tuple[float, float]]] = {}
-    for name, (our, peer) in CASES.items():
-        measured[name] = []
-        for _ in range(rounds):
-            pair = (our(), peer())
-            measured[name].append(pair)
-            print(f"{name}: ours {pair[0]:,.0f}  stable-baselines3 {pair[1]:,.0f} steps/s", flush=True)
-        print(f"{name}: median ratio {median_ratio(measured[name]):.2f}", flush=True)
+    measured = alternated(CASES, rounds)
     if rounds >= ROUNDS:
         write_text(ROOT / "results" / "bench_atari.md", report(measured))
 
 
-def median_ratio(rounds: list[tuple[float, float]]) -> float:
-    """Return the median of ours over theirs."""
-    return statistics.median(a / b for a, b in rounds)
-
-
-def report(measured: dict[str, list[tuple[float, float]]]) -> str:
+def report(measured: dict[str, Rounds]) -> str:
     """Return the Markdown report."""
     lines = [
         "# Speed on Atari",
@@ -160,9 +122,7 @@ def report(measured: dict[str, list[tuple[float, float]]]) -> str:
         ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
         listed = ", ".join(f"{a / b:.2f}" for a, b in rounds)
         lines.append(f"| {name} | {ours:,.0f} | {theirs:,.0f} | {listed} | **{median_ratio(rounds):.2f}** |")
-    hardware = machine()
-    used = ", ".join(f"{name} {number}" for name, number in versions().items())
-    lines += ["", f"Machine: {hardware['processor']}, {hardware['cpu_count']} cores. {used}.", ""]
+    lines += ["", surroundings_line(), ""]
     return "\n".join(lines)
 
 

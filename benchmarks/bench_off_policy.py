@@ -4,44 +4,28 @@ Ours and theirs alternate in one process on one thread; the figure is the median
 speed drifts by more than the difference one wants to see. Writes `results/bench_off_policy.md`.
 """
 
-import json
-import statistics
 import sys
-import tempfile
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
 import stable_baselines3
 import torch
+from side_by_side import Rounds, alternated, median_ratio, our_speed, surroundings_line, timed
 from stable_baselines3.common.monitor import Monitor
 
-from rl_training.config import TrainConfig, load_config
+from rl_training.config import load_config
 from rl_training.experiment.files import write_text
-from rl_training.experiment.metadata import machine, versions
-from rl_training.experiment.runs import train
 
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 7
-QUIET = {"eval_every_timesteps": 0, "checkpoint_every_timesteps": 0, "num_eval_episodes": 1}
 SAC_STEPS, DQN_STEPS = 700, 10_240
-CASES = ("SAC on HalfCheetah-v5", "DQN on CartPole-v1")
-
-
-def ours(config: TrainConfig) -> float:
-    """Return environment steps per second of a whole run, metric files included, evaluation left out."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = train(config.with_overrides(output_dir=folder, **QUIET))
-        last = (result.run_dir / "metrics.jsonl").read_text().splitlines()[-1]
-    return float(json.loads(last)["time/fps"])
 
 
 def our_sac() -> float:
     """SAC with batches of 256 and two layers of 256; uniform actions for the first 100 steps."""
     config = load_config("configs/sac/half_cheetah.yaml")
-    return ours(config.with_overrides(total_timesteps=SAC_STEPS, learning_starts=100))
+    return our_speed(config.with_overrides(total_timesteps=SAC_STEPS, learning_starts=100))
 
 
 def peer_sac() -> float:
@@ -53,7 +37,7 @@ def peer_sac() -> float:
 
 def our_dqn() -> float:
     """DQN with the settings of RL Zoo, as in the preset."""
-    return ours(load_config("configs/dqn/cartpole.yaml").with_overrides(total_timesteps=DQN_STEPS))
+    return our_speed(load_config("configs/dqn/cartpole.yaml").with_overrides(total_timesteps=DQN_STEPS))
 
 
 def peer_dqn() -> float:
@@ -78,11 +62,7 @@ def peer_dqn() -> float:
     return timed(lambda: model.learn(DQN_STEPS), DQN_STEPS)
 
 
-def timed(run: Callable[[], object], steps: int) -> float:
-    """Return steps per second."""
-    started = time.perf_counter()
-    run()
-    return steps / (time.perf_counter() - started)
+CASES = {"SAC on HalfCheetah-v5": (our_sac, peer_sac), "DQN on CartPole-v1": (our_dqn, peer_dqn)}
 
 
 def main() -> None:
@@ -90,25 +70,12 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    measured: dict[str, list[tuple[float, float]]] = {}
-    for name, our, peer in zip(CASES, (our_sac, our_dqn), (peer_sac, peer_dqn), strict=True):
-        our(), peer()  # warm up
-        measured[name] = []
-        for _ in range(rounds):
-            pair = (our(), peer())
-            measured[name].append(pair)
-            print(f"{name}: ours {pair[0]:,.0f}  stable-baselines3 {pair[1]:,.0f} steps/s", flush=True)
-        print(f"{name}: median ratio {median_ratio(measured[name]):.2f}", flush=True)
+    measured = alternated(CASES, rounds)
     if rounds >= ROUNDS:
         write_text(ROOT / "results" / "bench_off_policy.md", report(measured))
 
 
-def median_ratio(rounds: list[tuple[float, float]]) -> float:
-    """Return the median of ours over theirs."""
-    return statistics.median(a / b for a, b in rounds)
-
-
-def report(measured: dict[str, list[tuple[float, float]]]) -> str:
+def report(measured: dict[str, Rounds]) -> str:
     """Return the Markdown report."""
     lines = [
         "# Speed of SAC and DQN",
@@ -128,9 +95,7 @@ def report(measured: dict[str, list[tuple[float, float]]]) -> str:
             *[f"| {i + 1} | {a:,.0f} | {b:,.0f} | {a / b:.2f} |" for i, (a, b) in enumerate(rounds)],
             f"| **median** | | | **{median_ratio(rounds):.2f}** |",
         ]
-    hardware = machine()
-    used = ", ".join(f"{name} {number}" for name, number in versions().items())
-    lines += ["", f"Machine: {hardware['processor']}, {hardware['cpu_count']} cores. {used}.", ""]
+    lines += ["", surroundings_line(), ""]
     return "\n".join(lines)
 
 
