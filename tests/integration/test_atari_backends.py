@@ -91,15 +91,14 @@ def test_three_backends_stop_games_at_the_same_time_limit() -> None:
     assert seen["cut"] >= 8
 
 
-@pytest.mark.parametrize("preprocessing", ["atari", "none"])
-def test_ale_py_writes_nothing_into_the_metadata_of_other_environments(preprocessing: Any) -> None:
+def test_ale_py_writes_nothing_into_the_metadata_of_other_environments() -> None:
     before = dict(VectorEnv.metadata)
     config = TrainConfig(
         algo="ppo",
         env_id="ALE/Breakout-v5",
         num_envs=1,
         env_backend="native",
-        preprocessing=preprocessing,
+        preprocessing="atari",
     )
     env = make_vector_env(config)
     assert "autoreset_mode" in env.metadata

@@ -19,12 +19,12 @@ class Flicker(gymnasium.Env[Any, Any]):
     def __init__(self) -> None:
         self.observation_space = spaces.Dict(
             {
-                "picture": spaces.Box(0, 255, (5, 4, 2), np.uint8),
+                "picture": spaces.Box(0, 255, (8, 7, 2), np.uint8),
                 "speed": spaces.Box(0.0, 1.0, (1,), np.float32),
             }
         )
         self.action_space = spaces.Discrete(2)
-        self.picture = np.zeros((5, 4, 2), np.uint8)
+        self.picture = np.zeros((8, 7, 2), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -43,7 +43,7 @@ class Flicker(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize("backend", ["sync", "async"])
 def test_a_resumed_run_on_stacked_images_equals_an_uninterrupted_one(tiny, rows, backend):
     config = tiny(
-        env_id="Flicker", preprocessing="image", frame_stack=3, encoder="flat", env_backend=backend,
+        env_id="Flicker", preprocessing="image", frame_stack=3, features_dim=8, env_backend=backend,
         num_steps=11, batch_size=11, total_timesteps=132, keep_checkpoints=99,
     )  # fmt: skip
     whole = train(config, factory=Flicker).run_dir
@@ -51,6 +51,6 @@ def test_a_resumed_run_on_stacked_images_equals_an_uninterrupted_one(tiny, rows,
     state = manifest(paused / "checkpoints" / "step_88")["state"]["envs"]
     assert state["lengths"] == [10, 10], "no episode was unfinished: the test would say nothing"
     spec = probe_spec(config, Flicker)
-    assert spec.observation_space["picture"].shape == (6, 5, 4)
+    assert spec.observation_space["picture"].shape == (6, 8, 7)
     resume(paused, factory=Flicker)
     assert_same_run(paused, whole, rows)
