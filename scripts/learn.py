@@ -241,6 +241,13 @@ def passes(gate: Gate, results: dict[str, Any]) -> bool:
     )
 
 
+def verdict(gate: Gate, results: dict[str, Any]) -> str:
+    """Return passed, failed, or that seeds are missing which may still decide it, as text."""
+    if passes(gate, results):
+        return "passed"
+    return "unfinished" if len(list(finished(gate, results))) < len(gate.seeds) else "**failed**"
+
+
 def write_table(results: dict[str, Any]) -> None:
     """Write the Markdown table and one curve picture per gate."""
     lines = [
@@ -267,11 +274,10 @@ def write_table(results: dict[str, Any]) -> None:
         config = gate.config
         listed = ", ".join(f"{seed}: {scored(gate, result)}" for seed, result in runs)
         seconds = sum(result["seconds"] for _, result in runs) / len(runs)
-        verdict = "passed" if passes(gate, results) else "**failed**"
         rule = "none" if gate.control else f"{gate.required} of {len(gate.seeds)}"
         lines.append(
             f"| {gate.name} | {config.env_id} | {config.total_timesteps:,} | {gate.measure} | {gate.threshold:g} | "
-            f"{rule} | {listed} | {verdict} | {seconds:.0f} | {gate.settings} ({config.fingerprint()}) |"
+            f"{rule} | {listed} | {verdict(gate, results)} | {seconds:.0f} | {gate.settings} ({config.fingerprint()}) |"
         )
         if gate.note:
             notes += [f"{gate.name}: {gate.note}", ""]
