@@ -43,9 +43,10 @@ class ImageEncoder(nn.Module):
     def _tower(self, space: spaces.Box, features_dim: int) -> nn.Sequential:
         channels, height, width = (int(side) for side in space.shape)
         if min(height, width) < self.smallest_side:
+            others = "flat" if isinstance(self, SmallCNN) else "small or flat"
             raise UserError(
                 f"images of {height} x {width} are too small for encoder {type(self).__name__}, which needs "
-                f"{self.smallest_side} x {self.smallest_side}; use encoder small or flat"
+                f"{self.smallest_side} x {self.smallest_side}; use encoder {others}"
             )
         with torch.device("meta"):  # shapes alone
             size = self.trunk(channels, height, width)(torch.zeros(1, channels, height, width)).numel()
