@@ -54,7 +54,7 @@ def test_same_batch_gives_the_same_loss_and_gradients(script: ModuleType) -> Non
     reference = script.loss_on(agent, rows, 0.1, args)
     reference_gradients = torch.autograd.grad(reference, list(agent.parameters()))
 
-    logprobs, entropy, values = parts.learner.policy.evaluate(batch.obs, batch.actions)
+    logprobs, entropy, values = parts.learner.policy.evaluate(batch)
     losses = ppo_loss(
         {
             "logprobs": logprobs,

@@ -255,8 +255,7 @@ def test_gaussian_actions_are_stored_unclipped_and_clipped_for_the_env() -> None
     buffer = parts.source.buffer
     assert max(map(abs, seen)) <= 0.1 + 1e-6
     assert buffer.actions.abs().max() > 1.0, "beyond the bounds, as sampled"
-    features = parts.learner.policy.prepare(buffer.flat().obs)
-    logprobs, *_ = parts.learner.policy.evaluate(features, buffer.flat().actions)
+    logprobs, *_ = parts.learner.policy.evaluate(parts.learner.prepared(buffer.flat()))
     torch.testing.assert_close(logprobs.detach(), buffer.flat().logprobs, rtol=1e-4, atol=1e-5)
 
 

@@ -1,12 +1,13 @@
 """The records between layers and tiny environments with known answers, shared by the unit tests."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from torch import Tensor
 
-from rl_training.core.types import ActArrays, ObsArray, StepArrays
+from rl_training.core.types import ActArrays, Obs, ObsArray, StepArrays
 
 
 def step_arrays(
@@ -118,3 +119,10 @@ class DrawingEnv(gymnasium.Env[Any, Any]):
 
     def _draw(self) -> Any:
         return self.np_random.random(3, np.float32)
+
+
+class SeenAndDone(NamedTuple):
+    """The part of a batch that a policy reads."""
+
+    obs: Obs
+    actions: Tensor

@@ -83,7 +83,7 @@ class A2CLearner(OnPolicyLearner):
     def _train_batch(self, rows: RolloutBatch, learning_rate: Tensor) -> Metrics:
         """Loss, backward, clipping, optimizer: tensors in, tensors out; `rows` hold the network's inputs."""
         config, advantages = self.config, rows.advantages
-        logprobs, entropy, new_values = self.policy.evaluate(rows.obs, rows.actions)
+        logprobs, entropy, new_values = self.policy.evaluate(rows)
         losses = a2c_loss(
             {
                 "logprobs": logprobs,

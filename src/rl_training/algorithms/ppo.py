@@ -158,7 +158,7 @@ class PPOLearner(OnPolicyLearner):
     def _train_minibatch(self, rows: RolloutBatch, learning_rate: Tensor, clip_coef: Tensor) -> Metrics:
         """Loss, backward, clipping, optimizer: tensors in, tensors out; `rows` hold the network's inputs."""
         config, advantages = self.config, rows.advantages
-        logprobs, entropy, new_values = self.policy.evaluate(rows.obs, rows.actions)
+        logprobs, entropy, new_values = self.policy.evaluate(rows)
         losses = ppo_loss(
             {
                 "logprobs": logprobs,

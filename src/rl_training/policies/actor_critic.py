@@ -1,6 +1,6 @@
 """A policy with a value function, for the on-policy algorithms."""
 
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,15 @@ from rl_training.models.mlp import HIDDEN_GAIN, ActivationName, MLPActorCritic
 from rl_training.models.normalizer import RewardNormalizer
 from rl_training.models.numpy_forward import NumpyActorCritic
 from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
+
+
+class Rows(Protocol):
+    """What a policy reads of a batch: what was seen, as its network takes it, and what was done; [B, ...] each."""
+
+    @property
+    def obs(self) -> Obs: ...
+    @property
+    def actions(self) -> Tensor: ...
 
 
 class ActorCriticPolicy(NetworkPolicy):
@@ -75,10 +84,10 @@ class ActorCriticPolicy(NetworkPolicy):
         assert critic_encoder is not None
         return EncodedPair(encoder, critic_encoder, network)
 
-    def evaluate(self, inputs: Obs, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probabilities, entropies and values, each [B], of what `prepare` gave, with gradients."""
-        params, values = self.network(inputs)
-        logprobs, entropy = self.head.logprob_entropy(params, actions)
+    def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probabilities, entropies and values, each [B], with gradients; `obs` is what `prepare` gave."""
+        params, values = self.network(rows.obs)
+        logprobs, entropy = self.head.logprob_entropy(params, rows.actions)
         return logprobs, entropy, values
 
     def act(

@@ -9,6 +9,7 @@ import pytest
 import tiny_encoders
 import torch
 from gymnasium import Space, spaces
+from records import SeenAndDone
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
@@ -60,7 +61,9 @@ def batch(algo: str, parts: Parts, space: Space[Any] = VECTOR, seed: int = 0) ->
     if algo in ("ppo", "a2c"):
         actions = torch.randint(0, 3, (ROWS,), generator=rng)
         with torch.no_grad():
-            logprobs, _, values = parts.actor.policy.evaluate(parts.actor.policy.prepare(obs), actions)
+            logprobs, _, values = parts.actor.policy.evaluate(
+                SeenAndDone(parts.actor.policy.prepare(obs), actions)
+            )
         returns = torch.randn(ROWS, generator=rng)
         return RolloutBatch(obs, actions, logprobs, values, returns - values, returns)
     continuous = algo in ("sac", "td3")

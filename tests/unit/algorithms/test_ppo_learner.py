@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import Space, spaces
+from records import SeenAndDone
 
 from rl_training.algorithms.parts import Actor
 from rl_training.algorithms.ppo import PPOConfig, PPOLearner
@@ -54,7 +55,7 @@ def rollout(
         torch.from_numpy(np.zeros(1, dtype)).dtype
     )
     with torch.no_grad():
-        logprobs, _, values = learner.policy.evaluate(learner.policy.prepare(obs), actions)
+        logprobs, _, values = learner.policy.evaluate(SeenAndDone(learner.policy.prepare(obs), actions))
     returns = torch.randn(ROWS, generator=rng)
     return RolloutBatch(
         obs,
