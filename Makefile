@@ -20,6 +20,7 @@ lint: $(VENV)/.installed-dev
 learn: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[minigrid]" minatar==1.0.15
 	$(BIN)/python scripts/learn.py
+	$(BIN)/python scripts/pixels.py
 
 bench: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
