@@ -59,10 +59,16 @@ class ImageLeaf:
     def scaled(self, images: Tensor) -> Tensor:
         """Return floats [B, C, H, W] with the channels of a pixel side by side in memory: convolutions are faster so.
 
-        The layout is changed before the type: bytes are less to move.
+        The layout is changed before the type: bytes are less to move. Whole numbers are copied when they become
+        floats, and the copy may be scaled in place: a product would take as much memory again.
         """
         pixels = images.contiguous(memory_format=torch.channels_last)
-        return (pixels if self.offset == 0.0 else pixels - self.offset) * self.factor
+        if pixels.is_floating_point():
+            return (pixels if self.offset == 0.0 else pixels - self.offset) * self.factor
+        floats = pixels.to(torch.get_default_dtype())
+        if self.offset != 0.0:
+            floats.sub_(self.offset)
+        return floats.mul_(self.factor)
 
     @property
     def encoder_space(self) -> spaces.Box:

@@ -125,3 +125,19 @@ def test_what_is_too_small_for_an_image_stays_a_vector_beside_one() -> None:
     assert list(leaves) == ["cam"]
     assert encoder_space(space, leaves)["cube"].shape == (8,)
     assert list(image_leaves(space, ImageReading(any_size=True))) == ["cam", "cube"]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.float32, np.float64])
+@pytest.mark.parametrize("low", [0, 1])
+def test_scaling_gives_the_numbers_of_the_plain_formula_and_leaves_the_batch_alone(
+    dtype: Any, low: int
+) -> None:
+    [leaf] = image_leaves(spaces.Box(low, 200, (3, 8, 9), np.int64), READING).values()
+    batch = torch.from_numpy(np.random.default_rng(0).integers(0, 200, (5, 3, 8, 9)).astype(dtype))
+    before = batch.clone()
+    found = leaf.scaled(batch)
+    plain = (batch - leaf.offset if leaf.offset else batch) * leaf.factor
+    assert found.dtype == plain.dtype
+    assert torch.equal(found, plain)
+    assert torch.equal(batch, before)
+    assert found.is_contiguous(memory_format=torch.channels_last)
