@@ -7,19 +7,22 @@ from gymnasium import Space, spaces
 from rl_training.core.errors import UserError
 
 Channels: TypeAlias = Literal["auto", "first", "last"]
-SMALLEST_IMAGE = 7
-"""What has a shorter side is no image unless it is called one: a few vectors on top of each other, perhaps."""
+SMALLEST_IMAGE = 3
+"""A Box of rank 3 with a shorter side has nothing to see: it is no image unless it is called one."""
+SMALLEST_PLANE = 7
+"""The same for rank 2, which may as well be a few vectors on top of each other."""
 
 
 def is_image(space: Space[Any], channels: Channels = "auto", key: str = "") -> bool:
     """Tell whether a space holds images: a Box of rank 3, or of rank 2 with one channel, and not too small.
 
-    >>> is_image(spaces.Box(0, 1, (10, 10, 4))), is_image(spaces.Box(0, 1, (4, 17)))
-    (True, False)
+    >>> is_image(spaces.Box(0, 1, (5, 5, 4))), is_image(spaces.Box(0, 1, (10, 10))), is_image(spaces.Box(0, 1, (5, 5)))
+    (True, True, False)
     """
     if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
         return False
-    return min(height_and_width(space.shape, channels, key)) >= SMALLEST_IMAGE
+    smallest = SMALLEST_IMAGE if len(space.shape) == 3 else SMALLEST_PLANE
+    return min(height_and_width(space.shape, channels, key)) >= smallest
 
 
 def height_and_width(shape: tuple[int, ...], channels: Channels, key: str = "") -> tuple[int, int]:

@@ -149,7 +149,7 @@ class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not self._leaves:
             raise UserError(
                 f"preprocessing is 'image', but observations {env.observation_space} have no image, a Box of rank 2 or "
-                "3 (in a Dict with 7 pixels a side or more); leave preprocessing out"
+                "3 (in a Dict with 3 pixels a side or more, of rank 2 with 7); leave preprocessing out"
             )
 
     def reset(

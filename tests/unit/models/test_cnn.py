@@ -64,7 +64,9 @@ def test_an_image_too_small_gets_a_sentence_with_both(encoder: Any, side: int, n
     [
         (spaces.Box(-1, 1, (4,)), None),
         (spaces.Box(-1, 1, (4, 17)), None),
-        (image(3, 3, 3), None),
+        (image(2, 2, 2), None),
+        (image(5, 5), None),
+        (image(5, 5, 3), AutoCNN),
         (image(7, 7, 3), AutoCNN),
         (image(84, 84), AutoCNN),
         (spaces.Dict({"a": spaces.Discrete(3), "cam": image(10, 10, 2)}), AutoCNN),

@@ -36,7 +36,8 @@ def seen(space: Space[Any], obs: Any, reading: ImageReading = READING) -> Any:
 
 @pytest.mark.parametrize(
     ("shape", "channels", "height", "width"),
-    [((3, 8, 9), 3, 8, 9), ((8, 9, 3), 3, 8, 9), ((8, 9), 1, 8, 9), ((4, 84, 84), 4, 84, 84), ((10, 10, 4), 4, 10, 10)],
+    [((3, 8, 9), 3, 8, 9), ((8, 9, 3), 3, 8, 9), ((8, 9), 1, 8, 9), ((4, 84, 84), 4, 84, 84), ((10, 10, 4), 4, 10, 10),
+     ((4, 5, 3), 3, 4, 5), ((1, 3, 3), 1, 3, 3)],
 )  # fmt: skip
 def test_the_channel_axis_is_the_smaller_of_first_and_last(
     shape: tuple[int, ...], channels: int, height: int, width: int
@@ -57,7 +58,7 @@ def test_a_tie_is_decided_by_the_setting_and_never_guessed() -> None:
     space = image(8, 8, 8)
     with pytest.raises(UserError, match=r"image observations \(8, 8, 8\).*say which with image_channels"):
         image_leaves(space, READING)
-    assert image_leaves(image(3, 3, 3), READING) == {}
+    assert image_leaves(image(2, 2, 2), READING) == {}
     obs = space.sample()[None]
     first = seen(space, obs, ImageReading(channels="first"))
     last = seen(space, obs, ImageReading(channels="last"))
@@ -125,6 +126,11 @@ def test_what_is_too_small_for_an_image_stays_a_vector_beside_one() -> None:
     assert list(leaves) == ["cam"]
     assert encoder_space(space, leaves)["cube"].shape == (8,)
     assert list(image_leaves(space, ImageReading(any_size=True))) == ["cam", "cube"]
+
+
+def test_a_small_box_of_rank_2_is_a_few_vectors_and_one_of_rank_3_an_image() -> None:
+    space = spaces.Dict({"cars": image(5, 5), "board": image(5, 5, 3), "plane": image(7, 7)})
+    assert set(image_leaves(space, READING)) == {"board", "plane"}
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.float32, np.float64])
