@@ -204,7 +204,7 @@ class ReplayBuffer:
             discounts=torch.from_numpy(rows["discounts"]),
             next_obs=self._decoded("next_obs", rows),
             indices=torch.from_numpy(index),
-            weights=None if weights is None else torch.from_numpy(weights).to(torch.get_default_dtype()),
+            weights=None if weights is None else torch.from_numpy(weights),
             extra={name: torch.from_numpy(rows[name]) for name in self._extra},
         )
 

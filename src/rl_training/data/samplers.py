@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from rl_training.core.spaces import float_dtype
 from rl_training.core.types import Array, State
 
 FANOUT = 16
@@ -103,8 +104,8 @@ class PrioritizedSampler:
         numbers = ((np.arange(count) + rng.random(count)) * (total / count)).astype(np.int64)
         np.minimum(numbers, total - 1, out=numbers)  # the product may round up to the total
         positions = self.tree.find(numbers, top)
-        # in float32, which is what the loss is in: the power is the most expensive part
-        weights: Array = (self.tree.leaves.take(positions) * (kept / total)).astype(np.float32) ** -beta
+        # in the type of the loss, float32 as a rule: the power is the most expensive part
+        weights: Array = (self.tree.leaves.take(positions) * (kept / total)).astype(float_dtype()) ** -beta
         weights /= weights.max()
         return positions, weights
 
