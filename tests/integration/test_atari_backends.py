@@ -122,6 +122,7 @@ def test_ppo_trains_on_the_native_backend_which_says_that_it_cannot_be_resumed(t
         tmp_path,
         env_id="ALE/Breakout-v5",
         env_backend="native",
+        env_kwargs={"num_threads": 1},
         preprocessing="atari",
         total_timesteps=512,
         max_eval_episode_steps=20,

@@ -16,7 +16,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.atari import AtariPreprocessing, offer_games, single_frames
-from rl_training.envs.atari_native import NativeAtari
+from rl_training.envs.atari_native import OF_THE_THREADS, NativeAtari
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.images import ImagePreprocessing
 from rl_training.envs.workers import WorkerVectorEnv
@@ -86,6 +86,8 @@ def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
         _find(cfg.env_id)
         if cfg.preprocessing == "atari":
             kwargs = single_frames(cfg.env_id, kwargs)
+            if cfg.env_backend == "native":  # evaluations and videos play one game at a time
+                kwargs = {name: value for name, value in kwargs.items() if name not in OF_THE_THREADS}
         return gymnasium.make(cfg.env_id, **kwargs)
 
 
