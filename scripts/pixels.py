@@ -66,8 +66,14 @@ def train(name: str) -> list[list[float]]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{name} failed: {done.stderr}")
-    rows = read_rows(Path(done.stdout.strip().splitlines()[-1]) / "metrics.jsonl")
-    return [[r["timesteps"], r["rollout/ep_rew_mean"]] for r in rows if "rollout/ep_rew_mean" in r]
+    return curve_of(Path(done.stdout.strip().splitlines()[-1]))
+
+
+def curve_of(run_dir: Path) -> list[list[float]]:
+    """Return the scores that a run logged by step; there are none before its first game ended."""
+    rows = read_rows(run_dir / "metrics.jsonl")
+    steps, score = "time/total_timesteps", "rollout/ep_rew_mean"
+    return [[row[steps], row[score]] for row in rows if row.get(score) is not None]
 
 
 def write_page() -> None:
