@@ -1,8 +1,9 @@
-"""Curves of stable-baselines3 on Breakout from pixels, to lay ours beside: `results/pixels_peer.json`.
+"""Curves of stable-baselines3 on Atari games from pixels, to lay ours beside: `results/pixels_peer.json`.
 
 Run once (`make pixels-peer`; needs the extras bench and atari); what is there is kept. Settings are of the presets
-`ppo/breakout_atari` and `dqn/breakout_atari`, but for a budget of 200k and 100k steps and `learning_starts` of 10k. A
-point of a curve is the mean raw score of the last 100 finished games of training, as both libraries log it.
+`ppo/breakout_atari` and `dqn/breakout_atari`, but for a budget of 200k and 100k steps and `learning_starts` of 10k, and
+of `ppo/pong_42` with its small network. A point of a curve is the mean raw score of the last 100 finished games of
+training, as both libraries log it.
 """
 
 import json
@@ -17,11 +18,12 @@ import stable_baselines3 as sb3
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecFrameStack
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "pixels_peer.json"
 EVERY = 10_000
-ENV_ID = "BreakoutNoFrameskip-v4"
+BREAKOUT, PONG = "BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"
 
 
 class Scores(BaseCallback):
@@ -39,12 +41,33 @@ class Scores(BaseCallback):
         return True
 
 
+class SmallCNN(BaseFeaturesExtractor):
+    """The same two convolutions as our encoder `small` has for images of 42 x 42."""
+
+    def __init__(self, observation_space: Any, features_dim: int = 256) -> None:
+        super().__init__(observation_space, features_dim)
+        self.layers = torch.nn.Sequential(
+            torch.nn.Conv2d(observation_space.shape[0], 16, 3, stride=2, padding=1),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            torch.nn.ReLU(),
+            torch.nn.Flatten(),
+            torch.nn.Linear(32 * 11 * 11, features_dim),
+            torch.nn.ReLU(),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return features [B, features_dim]."""
+        features: torch.Tensor = self.layers(images)
+        return features
+
+
 def falling(start: float) -> Any:
     """Return a schedule that falls linearly from `start` to 0."""
     return lambda left: left * start
 
 
-def ppo(env: Any, seed: int) -> Any:
+def ppo(env: Any, seed: int, *, learning_rate: float = 2.5e-4, **others: Any) -> Any:
     """Return the peer's PPO with the usual settings for Atari."""
     return sb3.PPO(
         "CnnPolicy",
@@ -52,11 +75,18 @@ def ppo(env: Any, seed: int) -> Any:
         n_steps=128,
         batch_size=256,
         n_epochs=4,
-        learning_rate=falling(2.5e-4),
+        learning_rate=falling(learning_rate),
         clip_range=falling(0.1),
         ent_coef=0.01,
         seed=seed,
+        **others,
     )
+
+
+def small_ppo(env: Any, seed: int) -> Any:
+    """Return the same with the small network and the settings of `ppo/pong_42`."""
+    network = {"features_extractor_class": SmallCNN, "net_arch": []}
+    return ppo(env, seed, learning_rate=5e-4, policy_kwargs=network)
 
 
 def dqn(env: Any, seed: int) -> Any:
@@ -76,7 +106,11 @@ def dqn(env: Any, seed: int) -> Any:
     )
 
 
-CASES = {"ppo_breakout_start": (ppo, 8, 200_000), "dqn_breakout_start": (dqn, 1, 100_000)}
+CASES = {
+    "ppo_breakout_start": (ppo, BREAKOUT, 84, 8, 200_000),
+    "dqn_breakout_start": (dqn, BREAKOUT, 84, 1, 100_000),
+    "ppo_pong_42": (small_ppo, PONG, 42, 8, 1_000_000),
+}
 
 
 def main(names: list[str]) -> None:
@@ -87,8 +121,9 @@ def main(names: list[str]) -> None:
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         if name in results:
             continue
-        make, num_envs, steps = CASES[name]
-        env = VecFrameStack(make_atari_env(ENV_ID, n_envs=num_envs, seed=1), n_stack=4)
+        make, env_id, size, num_envs, steps = CASES[name]
+        games = make_atari_env(env_id, n_envs=num_envs, seed=1, wrapper_kwargs={"screen_size": size})
+        env = VecFrameStack(games, n_stack=4)
         scores = Scores()
         model = make(env, seed=1).learn(steps, callback=scores)
         scores.curve.append((model.num_timesteps, float(np.mean([g["r"] for g in model.ep_info_buffer]))))

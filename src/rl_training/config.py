@@ -16,7 +16,7 @@ import yaml
 
 from rl_training.core.checked_config import CheckedConfig
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
-from rl_training.core.preprocessing import Frames, preprocessing_problems, resolved_frames
+from rl_training.core.preprocessing import USUAL_FRAMES, Frames, preprocessing_problems, resolved_frames
 from rl_training.core.strict_yaml import read_yaml
 
 APART = (
@@ -186,6 +186,11 @@ class TrainConfig(CheckedConfig):
     def stacked_frames(self) -> int:
         """How many frames make one observation."""
         return self.frames.stack
+
+    @property
+    def makes_frames(self) -> bool:
+        """Whether images are made here: those have their channels first, whatever the environment's had."""
+        return self.preprocessing == "atari" or self.frames != USUAL_FRAMES["none"]
 
     def with_overrides(self, **overrides: Any) -> Self:
         """Return a copy with run-level and algorithm-level settings replaced, whichever the names belong to."""

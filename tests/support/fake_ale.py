@@ -42,6 +42,9 @@ class FakeALE:
     def lives(self) -> int:
         return [n for frame, n in self.game.lives_from.items() if frame <= self.frame][-1]
 
+    def getEpisodeFrameNumber(self) -> int:  # noqa: N802
+        return self.frame
+
     def cloneSystemState(self) -> tuple[int, int]:  # noqa: N802
         return self.frame, self.memory
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from rl_training.config import AlgorithmConfig
-from rl_training.core.errors import did_you_mean
+from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.protocols import ExperienceSource, Explorer, Learner
 from rl_training.core.types import EnvSpec, State
 from rl_training.models.encoders import EncoderClass, chosen_encoder, encoder_names
@@ -34,6 +34,8 @@ class BuildContext:
     """The class that `encoder: module:Name` means; ours are known by their names."""
     frame_stack: int = 1
     """How many frames, side by side along its first axis, make one observation; replay keeps each of them once."""
+    channels_first: bool = False
+    """Whether images have their channels first, whatever their shape; otherwise the settings say how to know."""
     weights: torch.Generator = field(default_factory=torch.Generator)
 
     def __post_init__(self) -> None:
@@ -44,8 +46,13 @@ class BuildContext:
 
         None: if it reads images, as those take most of the time.
         """
-        space, reading = self.spec.observation_space, image_reading(settings, self.frame_stack)
+        space, reading = (
+            self.spec.observation_space,
+            image_reading(settings, channels_first=self.channels_first),
+        )
         encoder, images = chosen_encoder(settings.encoder, self.encoder, space, reading)
+        if encoder is None:
+            _refuse_image_settings(settings)
         if shared is None:
             shared = encoder is not None and bool(image_leaves(space, images))
         return Encoding(encoder, settings.features_dim, dict(settings.encoder_kwargs), shared, images)
@@ -55,9 +62,16 @@ class BuildContext:
         return RewardNormalizer(gamma) if self.normalize_reward else None
 
 
-def image_reading(settings: AlgorithmConfig, frame_stack: int) -> ImageReading:
-    """Return how images are read; stacks of frames have their channels first, wherever the environment has them."""
-    return ImageReading(settings.image_scale, "first" if frame_stack > 1 else settings.image_channels)
+def _refuse_image_settings(settings: AlgorithmConfig) -> None:
+    """Refuse what is said of images where there are none."""
+    for name, usual in (("image_scale", None), ("image_channels", "auto")):
+        if getattr(settings, name) != usual:
+            raise UserError(f"{name} is given, but no observation is an image; leave it out")
+
+
+def image_reading(settings: AlgorithmConfig, *, channels_first: bool) -> ImageReading:
+    """Return how images are read; `channels_first` knows better than the settings, which speak of the environment."""
+    return ImageReading(settings.image_scale, "first" if channels_first else settings.image_channels)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def is_image(space: Space[Any], channels: Channels = "auto", key: str = "") -> b
     >>> is_image(spaces.Box(0, 1, (5, 5, 4))), is_image(spaces.Box(0, 1, (10, 10))), is_image(spaces.Box(0, 1, (5, 5)))
     (True, True, False)
     """
-    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
+    if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3) or 0 in space.shape:
         return False
     smallest = SMALLEST_IMAGE if len(space.shape) == 3 else SMALLEST_PLANE
     return min(height_and_width(space.shape, channels, key)) >= smallest

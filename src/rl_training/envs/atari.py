@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
@@ -196,7 +197,7 @@ def raw_game_hint(config: TrainConfig, env: VectorEnv[Any, Any, Any]) -> str | N
     if config.preprocessing != "none":
         return None
     if isinstance(env, SyncVectorEnv | AsyncVectorEnv):
-        found = any(env.call("is_atari_game"))
+        found = any(env.call("is_raw_atari_game"))
     else:
         found = hasattr(env.unwrapped, "ale")
     if not found:
@@ -225,6 +226,28 @@ def _refuse_other_envs(env: gymnasium.Env[Any, Any], config: TrainConfig) -> Non
             f"environment '{config.env_id}' has continuous actions, and preprocessing 'atari' presses buttons; build "
             "it with continuous=False"
         )
+    if env is not game and (frames := _frames_per_step(env)) != 1:
+        raise UserError(
+            f"environment '{config.env_id}' has a wrapper that plays {frames} frames per step, and preprocessing "
+            "'atari' would skip frames on top of it; leave that wrapper out, or use preprocessing none"
+        )
+
+
+def _frames_per_step(env: gymnasium.Env[Any, Any]) -> int:
+    """Return how many frames a game in wrappers of somebody else's plays in a step, by trying; 1 in Gymnasium's own."""
+    layer = env
+    while isinstance(layer, OrderEnforcing | PassiveEnvChecker | TimeLimit):
+        layer = layer.env
+    if not isinstance(layer, gymnasium.Wrapper):
+        return 1
+    ale: Any = env.unwrapped.ale  # type: ignore[attr-defined]  # checked before
+    fresh = ale.cloneSystemState()
+    env.reset()
+    before = ale.getEpisodeFrameNumber()
+    env.step(0)
+    frames = int(ale.getEpisodeFrameNumber() - before)
+    ale.restoreSystemState(fresh)
+    return frames
 
 
 def _without_counters(info: dict[str, Any]) -> dict[str, Any]:

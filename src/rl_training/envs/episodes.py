@@ -162,9 +162,10 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.reset()
         return any(old is new for old in before for new in _worlds(self.unwrapped))
 
-    def is_atari_game(self) -> bool:
-        """Tell whether the Arcade Learning Environment is at the bottom."""
-        return hasattr(self.unwrapped, "ale")
+    def is_raw_atari_game(self) -> bool:
+        """Tell whether the Arcade Learning Environment is at the bottom, and seen as the console draws it."""
+        game = self.unwrapped
+        return hasattr(game, "ale") and bool(self.observation_space == game.observation_space)
 
     def _settle_statistics(self) -> None:
         if self.new_statistics is not None:

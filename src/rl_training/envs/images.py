@@ -10,13 +10,15 @@ from gymnasium import Space, spaces
 
 from rl_training.core.errors import UserError
 from rl_training.core.images import Channels, channel_axis, is_image
-from rl_training.core.preprocessing import Frames
+from rl_training.core.preprocessing import USUAL_FRAMES, Frames
 from rl_training.core.types import Array
 
 GRAY = np.array([0.299, 0.587, 0.114])
 """How much red, green and blue count for brightness: OpenCV's weights."""
 RESIZED_DIRECTLY = (np.uint8, np.uint16, np.float32, np.float64)
 """Types that OpenCV averages over areas; the others take a detour."""
+CHANNELS_AT_ONCE = 4
+"""It averages no more of them in one call."""
 
 
 def opencv(preprocessing: str, extra: str) -> Any:
@@ -51,10 +53,10 @@ class FrameStack:
 
 
 class ImagePipeline:
-    """One image of an observation on its way: [H, W], [H, W, C] or [C, H, W] in, the same or a stack out.
+    """One image of an observation on its way: [H, W], [H, W, C] or [C, H, W] in, a frame or a stack of frames out.
 
-    Stacks are channel-first, [K * C, H, W]; a single frame keeps the order of its axes, and one in shades of gray is
-    [H, W]. The type stays: a bool is true where at least half of its area was.
+    What comes out has its channels first, [K * C, H, W]; a single plane, or frame in shades of gray, is [H, W]. The
+    type stays: a bool is true where at least half of its area was.
     """
 
     def __init__(self, space: spaces.Box, frames: Frames, channels: Channels, key: str) -> None:
@@ -72,36 +74,32 @@ class ImagePipeline:
         self.cv2 = opencv("image", "images") if self.size is not None or self.to_gray else None
         self.stack = FrameStack(frames.stack) if frames.stack > 1 else None
         shown = self.restart(np.zeros(space.shape, self.dtype))
-        self.changes = shown.shape != space.shape or self.size is not None
+        asked = frames != USUAL_FRAMES["none"]
+        self.changes = asked and (shown.shape != space.shape or self.size is not None or self.axis == 2)
         self.space = _same_bounds(space, shown.shape) if self.changes else space
 
     def restart(self, image: Any) -> Array:
         """Return the first observation of an episode."""
         frame = self._frame(np.asarray(image))
-        return frame if self.stack is None else self.stack.restart(channels_first(frame, self._frame_axis))
+        return frame if self.stack is None else self.stack.restart(frame if frame.ndim == 3 else frame[None])
 
     def push(self, image: Any) -> Array:
         """Return the observation that an image makes together with those before it."""
         frame = self._frame(np.asarray(image))
-        return frame if self.stack is None else self.stack.push(channels_first(frame, self._frame_axis))
-
-    @property
-    def _frame_axis(self) -> int | None:
-        return None if self.to_gray else self.axis
+        return frame if self.stack is None else self.stack.push(frame if frame.ndim == 3 else frame[None])
 
     def _frame(self, image: Array) -> Array:
-        """Return one image in gray, if that is wanted, and in its new size."""
+        """Return one image [C, H, W] or [H, W], in gray, if that is wanted, and in its new size."""
+        if self.axis == 0:
+            image = np.moveaxis(image, 0, 2)
         if self.to_gray:
             image = self._gray(image)
-        if self.size is None:
-            return image
-        if self._frame_axis == 0:
-            return np.moveaxis(self._resized(np.moveaxis(image, 0, 2)), 2, 0)
-        return self._resized(image)
+        if self.size is not None:
+            image = self._resized(image)
+        return channels_first(image, 2) if image.ndim == 3 else image
 
     def _gray(self, image: Array) -> Array:
-        """Return [H, W] of an image with one channel or three."""
-        image = np.moveaxis(image, 0, 2) if self.axis == 0 else image
+        """Return [H, W] of an image [H, W, C] with one channel or three."""
         if image.shape[2] == 1:
             return image[:, :, 0]
         if self.dtype in (np.uint8, np.uint16, np.float32):
@@ -113,6 +111,9 @@ class ImagePipeline:
     def _resized(self, image: Array) -> Array:
         """Return [size, size] of [H, W], or [size, size, C] of [H, W, C]: each pixel is the mean of its area."""
         assert self.cv2 is not None
+        if image.ndim == 3 and image.shape[2] > CHANNELS_AT_ONCE:
+            parts = np.split(image, range(CHANNELS_AT_ONCE, image.shape[2], CHANNELS_AT_ONCE), axis=2)
+            return np.concatenate([self._resized(part) for part in parts], axis=2)
         direct = image.dtype in RESIZED_DIRECTLY
         source = np.ascontiguousarray(image if direct else image.astype(np.float64))
         small = self.cv2.resize(source, (self.size, self.size), interpolation=self.cv2.INTER_AREA)

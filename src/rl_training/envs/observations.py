@@ -41,6 +41,21 @@ def write_row(target: ObsArray, row: int, obs: Any) -> None:
         target[row] = obs
 
 
+def _cast(array: Array, dtype: np.dtype[Any], key: str) -> Array:
+    """Return an array in the type of its space; whole numbers must stay what they are."""
+    if array.dtype == dtype or np.issubdtype(dtype, np.floating):
+        return array.astype(dtype, copy=False)
+    with np.errstate(invalid="ignore"):
+        cast: Array = array.astype(dtype)
+    if not np.array_equal(cast, array):
+        where = f" entry '{key}'" if key else ""
+        raise UserError(
+            f"observation{where} has numbers from {array.min()} to {array.max()} of type {array.dtype}, which {dtype} "
+            "cannot hold; give it as the environment does"
+        )
+    return cast
+
+
 def batched(space: Space[Any], obs: Any) -> tuple[ObsArray, bool]:
     """Return an observation as a batch [B, ...] and whether it was one already.
 
@@ -65,7 +80,7 @@ def batched(space: Space[Any], obs: Any) -> tuple[ObsArray, bool]:
             raise UserError(
                 f"observation{where} has shape {array.shape}, the policy expects {shape} or a batch of it"
             )
-        arrays[key] = array.astype(leaf_dtype(leaf), copy=False)
+        arrays[key] = _cast(array, np.dtype(leaf_dtype(leaf)), key)
     if len(sizes) != 1:
         raise UserError("the entries of the observation disagree on the batch size")
     is_batch = sizes != {None}

@@ -74,6 +74,7 @@ def _build_context(config: TrainConfig, spec: EnvSpec, given: Given) -> BuildCon
         normalize_reward=config.normalize_reward,
         encoder=given.encoder_for(config),
         frame_stack=config.stacked_frames,
+        channels_first=config.makes_frames,
     )
 
 

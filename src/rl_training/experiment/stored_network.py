@@ -45,7 +45,7 @@ def refuse_larger_network(
             raise UserError(f"{path}: an observation of {num_features(space)} numbers is too large")
         sizes = (*widths, num_choices(spec.action_space))
         if ":" not in settings.encoder:
-            reading = image_reading(settings, config.stacked_frames)
+            reading = image_reading(settings, channels_first=config.makes_frames)
             chosen = chosen_encoder(settings.encoder, None, space, reading)
             features, beside = encoder_size(*chosen, space, settings.features_dim, settings.encoder_kwargs)
             sizes = (features, *sizes)

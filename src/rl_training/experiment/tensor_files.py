@@ -22,6 +22,9 @@ MAX_HEADER_BYTES = 16 << 20
 NAMES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
     torch.int8: "I8",
     torch.int16: "I16",
     torch.int32: "I32",

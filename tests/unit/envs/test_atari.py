@@ -310,6 +310,20 @@ class TestRefusals:
         ):
             wrapped(FakeGame(frameskip=frameskip))
 
+    def test_a_game_in_a_wrapper_that_skips_frames(self) -> None:
+        class Skips(gymnasium.Wrapper[Any, Any, Any, Any]):
+            def step(self, action: Any) -> Any:
+                for _ in range(3):
+                    super().step(action)
+                return super().step(action)
+
+        game = FakeGame()
+        with pytest.raises(
+            UserError, match="a wrapper that plays 4 frames per step.* leave that wrapper out"
+        ):
+            AtariPreprocessing(TimeLimit(Skips(game), 100), config())
+        assert (game.ale.frame, game.ale.memory) == (0, 0), "the game is as fresh as before"
+
     def test_continuous_actions(self) -> None:
         game = FakeGame()
         game.action_space = spaces.Box(0, 1, (3,))  # type: ignore[assignment]
@@ -397,6 +411,7 @@ def test_a_raw_game_without_preprocessing_gets_a_hint(backend: str) -> None:
     raw = TrainConfig(algo="ppo", env_id="Fake-v0", num_envs=2)
     games = make_vector_env(raw, factory=FakeGame, backend=backend)
     others = make_vector_env(raw, factory=CountingEnv, backend=backend)
+    prepared = make_vector_env(raw, factory=lambda: wrapped(FakeGame()), backend=backend)
     try:
         text = raw_game_hint(raw, games)
         assert text is not None
@@ -404,6 +419,8 @@ def test_a_raw_game_without_preprocessing_gets_a_hint(backend: str) -> None:
         assert "--preprocessing atari" in text
         assert raw_game_hint(raw.with_overrides(preprocessing="image"), games) is None
         assert raw_game_hint(raw, others) is None
+        assert raw_game_hint(raw, prepared) is None, "somebody has preprocessed it already"
     finally:
+        prepared.close()
         games.close()
         others.close()

@@ -179,8 +179,8 @@ def test_one_channel_is_gray_already() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "resized"),
-    [((8, 12), (4, 4)), ((8, 12, 3), (4, 4, 3)), ((3, 8, 12), (3, 4, 4)), ((8, 12, 1), (4, 4, 1)),
-     ((8, 12, 7), (4, 4, 7)), ((1, 8, 12), (1, 4, 4))],
+    [((8, 12), (4, 4)), ((8, 12, 3), (3, 4, 4)), ((3, 8, 12), (3, 4, 4)), ((8, 12, 1), (1, 4, 4)),
+     ((8, 12, 7), (7, 4, 4)), ((1, 8, 12), (1, 4, 4))],
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.float16, np.float32, np.float64])
 def test_a_pixel_becomes_the_mean_of_its_area(shape: Any, resized: Any, dtype: Any) -> None:
@@ -194,9 +194,30 @@ def test_a_pixel_becomes_the_mean_of_its_area(shape: Any, resized: Any, dtype: A
     axis = channel_axis(shape)
     planes = slide[None] if axis is None else np.moveaxis(slide, axis, 0)
     means = planes.astype(np.float64).reshape(len(planes), 4, 2, 4, 3).mean(axis=(2, 4))
-    found = obs[None] if axis is None else np.moveaxis(obs, axis, 0)
+    found = obs[None] if axis is None else obs
     tolerance = 0.51 if np.issubdtype(dtype, np.integer) else 0.1
     assert np.allclose(found.astype(np.float64), means, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.bool_, np.int16])
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_many_channels_shrink_by_any_factor_each_as_it_would_alone(channels_last: bool, dtype: Any) -> None:
+    """OpenCV refuses more than four at once unless the factor is whole."""
+    pytest.importorskip("cv2")
+    planes = np.random.default_rng(0).integers(0, 2, (9, 11, 10)).astype(dtype)
+    slide = np.moveaxis(planes, 0, 2) if channels_last else planes
+    space = spaces.Box(0, 1, slide.shape, dtype)
+    obs, _ = wrapped(space, [slide], size=7).reset()
+    for shown, plane in zip(obs, planes, strict=True):
+        alone, _ = wrapped(spaces.Box(0, 1, plane.shape, dtype), [plane], size=7).reset()
+        assert np.array_equal(shown, alone)
+
+
+def test_nothing_to_do_leaves_an_image_as_it_is() -> None:
+    space = byte_box(9, 9, 3)
+    env = wrapped(space, images(space))
+    assert env.observation_space is space
+    assert np.array_equal(env.reset()[0], images(space)[0])
 
 
 def test_a_bool_is_true_where_half_of_its_area_is() -> None:

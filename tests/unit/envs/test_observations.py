@@ -109,3 +109,34 @@ def test_nested_observations_are_flattened(obs: Any, is_batch: bool, rows: int) 
 def test_wrong_shapes_and_keys_are_refused(space: Space[Any], obs: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         batched(space, obs)
+
+
+BYTES = spaces.Box(0, 255, (2, 2), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("obs", "numbers"),
+    [
+        (np.full((2, 2), 0.5), "0.5 to 0.5 of type float64"),
+        (np.full((2, 2), 300), "300 to 300 of type int64"),
+        (np.full((2, 2), -1), "-1 to -1 of type int64"),
+        (np.full((2, 2), np.nan), "nan to nan of type float64"),
+    ],
+)
+def test_numbers_that_the_type_of_the_space_cannot_hold_are_refused(obs: Any, numbers: str) -> None:
+    """An image divided by 255 would be a black one."""
+    with pytest.raises(UserError, match=f"observation has numbers from {numbers}, which uint8 cannot hold"):
+        batched(BYTES, obs)
+    with pytest.raises(UserError, match="observation entry 'a' has numbers"):
+        batched(spaces.Dict({"a": BYTES}), {"a": obs})
+
+
+def test_numbers_that_it_can_hold_may_come_in_any_type() -> None:
+    for given in (
+        [[1, 2], [3, 255]],
+        np.array([[1.0, 2.0], [3.0, 255.0]]),
+        np.array([[1, 2], [3, 255]], np.int16),
+    ):
+        result, _ = batched(BYTES, given)
+        assert result.dtype == np.uint8  # type: ignore[union-attr]
+        np.testing.assert_array_equal(result, [[[1, 2], [3, 255]]])

@@ -133,6 +133,11 @@ def test_a_small_box_of_rank_2_is_a_few_vectors_and_one_of_rank_3_an_image() -> 
     assert set(image_leaves(space, READING)) == {"board", "plane"}
 
 
+@pytest.mark.parametrize("shape", [(0, 16, 3), (9, 9, 0), (0, 9, 9), (0, 9)])
+def test_what_has_no_pixels_is_no_image(shape: tuple[int, ...]) -> None:
+    assert image_leaves(image(*shape), READING) == {}
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.float32, np.float64])
 @pytest.mark.parametrize("low", [0, 1])
 def test_scaling_gives_the_numbers_of_the_plain_formula_and_leaves_the_batch_alone(
