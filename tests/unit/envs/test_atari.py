@@ -319,7 +319,7 @@ class TestRefusals:
 
         game = FakeGame()
         with pytest.raises(
-            UserError, match="a wrapper that plays 4 frames per step.* leave that wrapper out"
+            UserError, match=r"a wrapper that plays 4 frames per step.* leave that wrapper out"
         ):
             AtariPreprocessing(TimeLimit(Skips(game), 100), config())
         assert (game.ale.frame, game.ale.memory) == (0, 0), "the game is as fresh as before"
