@@ -183,11 +183,6 @@ class TrainConfig(CheckedConfig):
         return resolved_frames(self.preprocessing, self.image_size, self.grayscale, self.frame_stack)
 
     @property
-    def stacked_frames(self) -> int:
-        """How many frames make one observation."""
-        return self.frames.stack
-
-    @property
     def makes_frames(self) -> bool:
         """Whether images are made here: those have their channels first, whatever the environment's had."""
         return self.preprocessing == "atari" or self.frames != USUAL_FRAMES["none"]

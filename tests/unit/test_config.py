@@ -489,7 +489,7 @@ class TestPreprocessing:
     def test_what_is_not_given_means_what_is_usual(self, settings, size, grayscale, stack):
         config = TrainConfig(**BASE, **settings)
         assert config.frames == Frames(image_size=size, grayscale=grayscale, stack=stack)
-        assert config.stacked_frames == stack
+        assert config.frames.stack == stack
 
     @pytest.mark.parametrize("name", ATARI_COUNTING)
     @pytest.mark.parametrize("kind", ["none", "image"])

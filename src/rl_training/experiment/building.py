@@ -73,7 +73,7 @@ def _build_context(config: TrainConfig, spec: EnvSpec, given: Given) -> BuildCon
         normalize_obs=config.normalize_obs,
         normalize_reward=config.normalize_reward,
         encoder=given.encoder_for(config),
-        frame_stack=config.stacked_frames,
+        frame_stack=config.frames.stack,
         channels_first=config.makes_frames,
     )
 
