@@ -11,6 +11,7 @@ from gymnasium import spaces
 from safetensors.numpy import load_file
 
 from rl_training.config import TrainConfig
+from rl_training.core.preprocessing import Frames
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpointing import manifest_hash
 from rl_training.experiment.runs import resume, train
@@ -45,7 +46,8 @@ class Film(gymnasium.Env):
 @pytest.fixture
 def config(tiny, monkeypatch):
     """150 rows are kept of 600, in two environments; Film stacks its frames itself."""
-    monkeypatch.setattr(TrainConfig, "stacked_frames", property(lambda self: STACK))
+    frames = Frames(image_size=None, grayscale=False, stack=STACK)
+    monkeypatch.setattr(TrainConfig, "frames", property(lambda self: frames))
 
     def build(**changes: Any) -> TrainConfig:
         settings = {"encoder": "flat", "n_step": 3, "prioritized": True, "buffer_size": 150}
