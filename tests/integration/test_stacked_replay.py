@@ -11,8 +11,8 @@ from gymnasium import spaces
 from safetensors.numpy import load_file
 
 from rl_training.config import TrainConfig
-from rl_training.core.preprocessing import Frames
 from rl_training.core.errors import UserError
+from rl_training.core.preprocessing import Frames
 from rl_training.experiment.checkpointing import manifest_hash
 from rl_training.experiment.runs import resume, train
 from support.callbacks import StopAtUpdate
