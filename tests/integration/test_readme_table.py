@@ -24,8 +24,9 @@ ROWS = [
     for line in README.splitlines()
     if line.startswith("| ")
 ]
-HEADER = next(row for row in ROWS if row[1:] == ["PPO", "A2C", "DQN", "SAC", "TD3"])
-NAMES = [name.lower() for name in HEADER[1:]]
+FACES = {face.__name__: name for name, face in ALGORITHMS.items()}
+HEADER = next(row for row in ROWS if row[1:] == list(FACES))
+NAMES = [FACES[name] for name in HEADER[1:]]
 TABLE = {row[0]: dict(zip(NAMES, row[1:], strict=True)) for row in ROWS if len(row) == len(HEADER)}
 VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
 NESTED = spaces.Dict(
@@ -49,7 +50,6 @@ OBSERVATIONS = {
     ],
     "Dict, Tuple, nested observations": [spaces.Dict({"a": VECTOR}), spaces.Tuple((VECTOR, VECTOR)), NESTED],
 }
-ANY_ACTION = {"ppo": spaces.Discrete(2), "a2c": spaces.Discrete(2), "dqn": spaces.Discrete(2)}
 
 
 def random_env(observation_space: Any, action_space: Any) -> Any:
@@ -75,7 +75,7 @@ def train(algo: str, env: Any, folder: Path, **overrides: Any) -> Any:
 
 
 def bounded_action(algo: str) -> Any:
-    return ANY_ACTION.get(algo, spaces.Box(-1.0, 1.0, (1,), np.float32))
+    return spaces.Box(-1.0, 1.0, (1,), np.float32) if algo in CONTINUOUS else spaces.Discrete(2)
 
 
 def test_every_algorithm_has_a_column() -> None:

@@ -58,7 +58,8 @@ def build_and_step(config):
     try:
         stepper.reset()
         parts = build_parts(config, stepper.spec)
-        actions = parts.learner.policy.act(stepper.out.obs, (), deterministic=True, rng=None)[0]
+        policy = parts.learner.policy
+        actions, _ = policy.act(stepper.out.obs, policy.initial_state(2), deterministic=True, rng=None)
         stepper.step(actions)
     finally:
         stepper.close()

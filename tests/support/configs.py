@@ -13,6 +13,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": REPLAY | {"target_update_every_updates": 4},
     "sac": REPLAY,
     "td3": REPLAY,
+    "recurrent_ppo": {
+        "num_steps": 16,
+        "batch_size": 16,
+        "update_epochs": 2,
+        "sequence_length": 4,
+        "core_size": 6,
+    },
 }
 
 

@@ -9,6 +9,7 @@ from rl_training.algorithms.a2c import A2C
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3
 from rl_training.core.errors import UserError
@@ -20,6 +21,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "dqn": DQN,
     "sac": SAC,
     "td3": TD3,
+    "recurrent_ppo": RecurrentPPO,
 }
 
 
@@ -42,4 +44,4 @@ def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
         )
 
 
-__all__ = ["A2C", "ALGORITHMS", "DQN", "PPO", "SAC", "TD3", "refuse_actions"]
+__all__ = ["A2C", "ALGORITHMS", "DQN", "PPO", "SAC", "TD3", "RecurrentPPO", "refuse_actions"]

@@ -11,7 +11,7 @@ from rl_training.algorithms.parts import Actor, BuildContext, Parts, StatefulLea
 from rl_training.config import AlgorithmConfig, TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.protocols import ExperienceSource
-from rl_training.core.types import Array
+from rl_training.core.types import Array, PolicyState
 from rl_training.models.encoders import EncoderClass, encoder_name
 
 if TYPE_CHECKING:  # declared upward imports: the face calls the experiment layer inside its methods
@@ -118,9 +118,19 @@ class Algorithm:
     def _become(self, agent: "Agent") -> None:
         self._agent = agent
 
-    def predict(self, obs: Any, *, deterministic: bool = True) -> tuple[Array, None]:
-        """Return (action in the environment's units, None) for one observation or a batch of them."""
-        return self.agent.predict(obs, deterministic=deterministic), None
+    def predict(
+        self,
+        obs: Any,
+        state: PolicyState | None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+    ) -> tuple[Array, PolicyState | None]:
+        """Return (action in the environment's units, state) for one observation or a batch of them.
+
+        A policy with a memory takes the `state` that the last call returned, and forgets it where `episode_start` is
+        true; the state of any other is None.
+        """
+        return self.agent.act(obs, state, episode_start, deterministic=deterministic)
 
     def evaluate(
         self,

@@ -1,6 +1,8 @@
 """What the on-policy algorithms share: settings, parts, the frame of an update, and arithmetic around the losses."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,28 +127,36 @@ class OnPolicyLearner(BaseLearner):
 
 def build_actor_critic(settings: ActorCriticConfig, context: BuildContext) -> Actor[ActorCriticPolicy]:
     """Return a policy with values, and how it explores: by its own chance."""
-    policy = ActorCriticPolicy(
-        context.spec,
-        hidden_sizes=settings.hidden_sizes,
-        critic_hidden_sizes=settings.critic_hidden_sizes,
-        activation=settings.activation,
-        shared_network=settings.shared_network,
-        orthogonal_init=settings.orthogonal_init,
-        log_std_init=settings.log_std_init,
-        encoding=context.encoding(settings, shared=settings.share_encoder),
-        normalize_obs=context.normalize_obs,
-        reward_normalizer=context.reward_normalizer(settings.gamma),
-        generator=context.weights,
-    ).to(context.device)
+    policy = ActorCriticPolicy(context.spec, **policy_settings(settings, context)).to(context.device)
     return Actor(policy, ActorCriticExplorer(policy, numpy_generator(context.seed, ACTIONS)))
 
 
+def policy_settings(settings: ActorCriticConfig, context: BuildContext) -> dict[str, Any]:
+    """Return the arguments of an actor-critic policy that the settings ask for."""
+    return {
+        "hidden_sizes": settings.hidden_sizes,
+        "critic_hidden_sizes": settings.critic_hidden_sizes,
+        "activation": settings.activation,
+        "shared_network": settings.shared_network,
+        "orthogonal_init": settings.orthogonal_init,
+        "log_std_init": settings.log_std_init,
+        "encoding": context.encoding(settings, shared=settings.share_encoder),
+        "normalize_obs": context.normalize_obs,
+        "reward_normalizer": context.reward_normalizer(settings.gamma),
+        "generator": context.weights,
+    }
+
+
 def build_rollouts(
-    settings: ActorCriticConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
+    settings: ActorCriticConfig,
+    context: BuildContext,
+    actor: Actor[ActorCriticPolicy],
+    *,
+    make_buffer: Callable[..., RolloutBuffer] = RolloutBuffer.for_spaces,
 ) -> RolloutSource:
     """Return the rollouts that the policy learns from."""
     spec = context.spec
-    buffer = RolloutBuffer.for_spaces(
+    buffer = make_buffer(
         spec.observation_space,
         spec.action_space,
         num_steps=settings.num_steps,

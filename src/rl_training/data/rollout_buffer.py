@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -117,7 +117,7 @@ class RolloutBuffer:
         num_envs: int,
         extra: Sequence[Column] = (),
         allocate: Allocator = np.zeros,
-    ) -> "RolloutBuffer":
+    ) -> Self:
         """Return a buffer with the shapes and types of the spaces; nested entries under keys such as `a/b`."""
         buffer = cls.__new__(cls)
         seen = observation_columns(observation_space)

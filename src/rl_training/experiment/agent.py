@@ -5,13 +5,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.protocols import Policy
 from rl_training.core.seeding import EVALUATION_ACTIONS, numpy_generator
 from rl_training.core.space_data import space_to_data
 from rl_training.core.spaces import space_text
-from rl_training.core.types import Array, EnvSpec, Progress, State, leaves
+from rl_training.core.types import Array, EnvSpec, PolicyState, Progress, State, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.observations import batched
@@ -61,13 +63,54 @@ class Agent:
         return self._progress().timesteps
 
     def predict(self, obs: Any, *, deterministic: bool = True) -> Array:
-        """Return the action in the environment's units for one observation, or actions for a batch."""
+        """Return the action in the environment's units for one observation, or actions for a batch.
+
+        A policy with a memory acts as at the beginning of an episode; `act` goes on with one.
+        """
+        return self.act(obs, deterministic=deterministic)[0]
+
+    def act(
+        self,
+        obs: Any,
+        state: PolicyState | None = None,
+        episode_start: Any = None,
+        *,
+        deterministic: bool = True,
+    ) -> tuple[Array, PolicyState | None]:
+        """Return the action or actions, and what the policy remembers now: None for one without memory.
+
+        `state` is what the last call returned; where `episode_start` is true, one for all rows or one each, it is
+        forgotten.
+        """
         batch, is_batch = batched(self.spec.observation_space, obs)
         rows = len(next(iter(leaves(batch)))[1])
-        memory = self.policy.initial_state(rows)
-        chosen, _ = self.policy.act(batch, memory, deterministic=deterministic, rng=self._rng)
+        memory = self._memory(state, episode_start, rows)
+        chosen, memory = self.policy.act(batch, memory, deterministic=deterministic, rng=self._rng)
         actions = self._adapter.to_env(chosen)
-        return actions if is_batch else actions[0]
+        return (actions if is_batch else actions[0]), (memory or None)
+
+    def _memory(self, state: PolicyState | None, episode_start: Any, rows: int) -> PolicyState:
+        """Return what the policy remembers of so many rows."""
+        fresh = self.policy.initial_state(rows)
+        if state is None or not fresh:
+            return fresh
+        wanted, found = [part.shape for part in fresh], [np.shape(part) for part in state]
+        if wanted != found:
+            raise UserError(
+                f"state has parts of shape {found}, the policy remembers {wanted}; give what predict returned for as "
+                "many observations, or None"
+            )
+        kept = np.ones(rows, np.bool_)
+        if episode_start is not None:
+            starts = np.asarray(episode_start, np.bool_)
+            if starts.shape not in ((), (rows,)):
+                raise UserError(
+                    f"episode_start has shape {starts.shape}; use true, false, or one of them for each of {rows} rows"
+                )
+            kept &= ~starts
+        return tuple(
+            np.where(kept[:, None], part, 0).astype(new.dtype) for part, new in zip(state, fresh, strict=True)
+        )
 
     def evaluate(
         self,

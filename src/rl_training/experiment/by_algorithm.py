@@ -33,6 +33,11 @@ def train_td3(cfg: TrainConfig, **overrides: Any) -> TrainResult:
     return _train_algorithm("td3", cfg, overrides)
 
 
+def train_recurrent_ppo(cfg: TrainConfig, **overrides: Any) -> TrainResult:
+    """Train RecurrentPPO; keyword overrides reach run-level and algorithm-level settings alike."""
+    return _train_algorithm("recurrent_ppo", cfg, overrides)
+
+
 def _train_algorithm(algo: str, cfg: TrainConfig, overrides: dict[str, Any]) -> TrainResult:
     if cfg.algo != algo:
         raise ConfigError([f"algo is '{cfg.algo}', but train_{algo} takes algo '{algo}'"])

@@ -55,10 +55,11 @@ def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Pat
         )
         writer.send(None)
         writer.send(frame)
-        total, steps, ended = 0.0, 0, False
+        total, steps, ended, memory = 0.0, 0, False, None
         deterministic = agent.config.eval_deterministic
         while not ended and steps < agent.config.max_eval_episode_steps:
-            obs, reward, terminated, truncated, _ = env.step(agent.predict(obs, deterministic=deterministic))
+            action, memory = agent.act(obs, memory, deterministic=deterministic)
+            obs, reward, terminated, truncated, _ = env.step(action)
             writer.send(_frame(env))
             total, steps, ended = total + float(reward), steps + 1, terminated or truncated
         writer.close()

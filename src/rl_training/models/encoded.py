@@ -34,12 +34,9 @@ class EncodedPair(nn.Module):
         super().__init__()
         self.encoder, self.critic_encoder, self.network = encoder, critic_encoder, network
 
-    def forward(self, inputs: Obs) -> tuple[Tensor, Tensor]:
-        """Return action parameters [B, A] and values [B]."""
-        outputs: tuple[Tensor, Tensor] = self.network(
-            encode(self.encoder, inputs), encode(self.critic_encoder, inputs)
-        )
-        return outputs
+    def forward(self, inputs: Obs, **named: Any) -> Any:
+        """Return what the network makes of both features; it takes named arguments as they are."""
+        return self.network(encode(self.encoder, inputs), encode(self.critic_encoder, inputs), **named)
 
 
 def encode(encoder: nn.Module, inputs: Obs) -> Tensor:

@@ -6,13 +6,16 @@ Acting happens on a handful of rows, where a torch call costs more than its arit
 """
 
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import numpy as np
 from torch import nn
 
-from rl_training.core.types import Array
+from rl_training.core.types import Array, PolicyState
+from rl_training.models.cores import RecurrentCore
 from rl_training.models.mlp import MLPActorCritic
 from rl_training.models.q_network import QNetwork
+from rl_training.models.recurrent import LSTMActorCritic
 
 Activation = Callable[[Array], object]
 Layer = tuple[Array, Array, Activation | None]
@@ -35,12 +38,15 @@ ACTIVATIONS: dict[type[nn.Module], Activation] = {
 }
 
 
-def numpy_twin(module: nn.Module) -> "NumpyMLP | NumpyActorCritic | None":
+def numpy_twin(module: nn.Module) -> "Twin | None":
     """Return the module in NumPy; None if its parameters are not in main memory or it has a layer not known here."""
     if any(parameter.device.type != "cpu" for parameter in module.parameters()):
         return None
     if type(module) is MLPActorCritic:
         return NumpyActorCritic(module)
+    if type(module) is LSTMActorCritic:
+        cores = (module.core, module.critic_core)
+        return NumpyRecurrent(module) if all(type(c) in (RecurrentCore, type(None)) for c in cores) else None
     if type(module) is QNetwork:
         # one number per action is a plain chain; dueling, noisy and distributional networks act in torch
         plain = module.value is None and not module.noisy and module.outputs_per_action == 1
@@ -99,16 +105,88 @@ class NumpyActorCritic(_Views):
         self._critic = None if network.critic_body is None else _known(network.critic_body)
         self._critic_head = _known([network.critic_head])
 
-    def __call__(self, x: Array) -> tuple[Array, Array]:
-        """Return action parameters [N, A] and values [N] for inputs [N, D]."""
+    def __call__(self, x: Array, critic_x: Array | None = None) -> tuple[Array, Array]:
+        """Return action parameters [N, A] and values [N] for inputs [N, D]; the critic may have others."""
         actor = _forward(self._actor, x)
-        critic = actor if self._critic is None else _forward(self._critic, x)
+        critic = (
+            actor if self._critic is None else _forward(self._critic, x if critic_x is None else critic_x)
+        )
         return _forward(self._actor_head, actor), _forward(self._critic_head, critic)[:, 0]
 
     def value(self, x: Array) -> Array:
         """Return values [N] alone."""
         body = self._actor if self._critic is None else self._critic
         return _forward(self._critic_head, _forward(body, x))[:, 0]
+
+
+class NumpyRecurrent(_Views):
+    """`LSTMActorCritic` for the CPU, without torch, one step at a time."""
+
+    def __init__(self, network: LSTMActorCritic) -> None:
+        super().__init__(network)
+        assert isinstance(network.core, RecurrentCore), "anything else has no twin"
+        self._core = NumpyCore(network.core)
+        critic = network.critic_core
+        self._critic_core = NumpyCore(critic) if isinstance(critic, RecurrentCore) else None
+        self._heads = NumpyActorCritic(network.network)
+
+    def __call__(self, x: Array, memory: PolicyState) -> tuple[Array, Array, PolicyState]:
+        """Return action parameters [N, A], values [N] and the next memory for inputs [N, D]."""
+        parts = self._core.num_parts
+        actor, after = self._core(x, memory[:parts])
+        if self._critic_core is None:
+            return *self._heads(actor), after
+        critic, critic_after = self._critic_core(x, memory[parts:])
+        return *self._heads(actor, critic), after + critic_after
+
+
+class NumpyCore:
+    """One step of an LSTM or GRU, on views of its parameters."""
+
+    def __init__(self, core: RecurrentCore) -> None:
+        self.num_parts = len(core.memory_sizes)
+        self._size = core.size
+        self._step = _lstm_step if core.kind == "lstm" else _gru_step
+        views = {name: parameter.detach().numpy() for name, parameter in core.cells.named_parameters()}
+        self._layers = [
+            (views[f"weight_ih_l{i}"].T, views[f"bias_ih_l{i}"], views[f"weight_hh_l{i}"].T, views[f"bias_hh_l{i}"])
+            for i in range(core.num_layers)
+        ]  # fmt: skip
+
+    def __call__(self, x: Array, memory: PolicyState) -> tuple[Array, PolicyState]:
+        """Return outputs [N, H] and the next memory, parts [N, layers * H], for inputs [N, D]."""
+        after = tuple(np.empty_like(part) for part in memory)
+        for number, (w_in, b_in, w_on, b_on) in enumerate(self._layers):
+            place = slice(number * self._size, (number + 1) * self._size)
+            before = [part[:, place] for part in memory]
+            news = self._step(x @ w_in + b_in, before[0] @ w_on + b_on, before)
+            for part, new in zip(after, news, strict=True):
+                part[:, place] = new
+            x = news[0]
+        return x, after
+
+
+def _sigmoid(x: Array) -> Array:
+    result: Array = 0.5 * (1.0 + np.tanh(0.5 * x))  # by way of tanh it cannot overflow
+    return result
+
+
+def _lstm_step(seen: Array, remembered: Array, before: list[Array]) -> tuple[Array, ...]:
+    """Return the next output and cell [N, H] for the sums of both sides [N, 4H]: in, forget, new, out."""
+    enter, forget, new, leave = np.split(seen + remembered, 4, axis=1)
+    cell = _sigmoid(forget) * before[1] + _sigmoid(enter) * np.tanh(new)
+    return _sigmoid(leave) * np.tanh(cell), cell
+
+
+def _gru_step(seen: Array, remembered: Array, before: list[Array]) -> tuple[Array, ...]:
+    """Return the next output [N, H] for the sums of both sides [N, 3H]: reset, update, new."""
+    (reset, update, new), (kept_reset, kept_update, kept_new) = (
+        np.split(seen, 3, 1),
+        np.split(remembered, 3, 1),
+    )
+    stays = _sigmoid(update + kept_update)
+    changed = np.tanh(new + _sigmoid(reset + kept_reset) * kept_new)
+    return (changed + stays * (before[0] - changed),)
 
 
 def _known(modules: Iterable[nn.Module]) -> list[Layer]:
@@ -124,3 +202,7 @@ def _forward(layers: list[Layer], x: Array) -> Array:
         if activate is not None:
             activate(x)
     return x
+
+
+Twin: TypeAlias = NumpyMLP | NumpyActorCritic | NumpyRecurrent
+"""What acts in the place of a network."""

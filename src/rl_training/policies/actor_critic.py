@@ -1,5 +1,6 @@
 """A policy with a value function, for the on-policy algorithms."""
 
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import numpy as np
@@ -46,7 +47,9 @@ class ActorCriticPolicy(NetworkPolicy):
         normalize_obs: bool,
         reward_normalizer: RewardNormalizer | None,
         generator: torch.Generator,
+        make_network: Callable[..., nn.Module] = MLPActorCritic,
     ) -> None:
+        """`make_network` builds the layers after the encoder; it is called as `MLPActorCritic` is."""
         super().__init__(
             spec, encoding=encoding, normalize_obs=normalize_obs, reward_normalizer=reward_normalizer
         )
@@ -54,7 +57,7 @@ class ActorCriticPolicy(NetworkPolicy):
         self.head = make_head(spec.action_space, log_std_init)  # type: ignore[assignment]  # every head is an ActionHead
         self._orthogonal = orthogonal_init
         encoder = self.new_encoder(generator)
-        network = MLPActorCritic(
+        network = make_network(
             self.features_size(encoder),
             self.head.num_params,
             hidden_sizes,
@@ -74,7 +77,7 @@ class ActorCriticPolicy(NetworkPolicy):
         return encoder
 
     def _with_encoder(
-        self, encoder: nn.Module | None, network: MLPActorCritic, generator: torch.Generator
+        self, encoder: nn.Module | None, network: nn.Module, generator: torch.Generator
     ) -> nn.Module:
         if encoder is None:
             return network
@@ -102,4 +105,4 @@ class ActorCriticPolicy(NetworkPolicy):
         twin = self._current_twin()
         if isinstance(twin, NumpyActorCritic):
             return twin.value(self._vector_numpy(obs))
-        return cast(Array, self._outputs_on_device(obs)[1])
+        return cast(Array, self.outputs(obs)[1])

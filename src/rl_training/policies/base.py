@@ -13,7 +13,7 @@ from rl_training.models.encoders import EncoderClass, encoder_name, make_encoder
 from rl_training.models.images import READING, ImageReading, image_leaves
 from rl_training.models.inputs import ObservationInputs
 from rl_training.models.normalizer import ObservationNormalizer, RewardNormalizer
-from rl_training.models.numpy_forward import NumpyActorCritic, NumpyMLP, numpy_twin
+from rl_training.models.numpy_forward import NumpyActorCritic, NumpyMLP, Twin, numpy_twin
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class NetworkPolicy(nn.Module):
             )
         self.normalizer = ObservationNormalizer(self.inputs.continuous) if normalize_obs else None
         self.reward_normalizer = reward_normalizer
-        self._twin: NumpyMLP | NumpyActorCritic | None = None
+        self._twin: Twin | None = None
 
     def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
         """Return an encoder with weights of its own; None for `flat`, which has none."""
@@ -114,9 +114,11 @@ class NetworkPolicy(nn.Module):
     def outputs(self, obs: ObsArray) -> Any:
         """Return the network's outputs for observations [N, ...], in NumPy and without gradients."""
         twin = self._current_twin()
-        return twin(self._vector_numpy(obs)) if twin is not None else self._outputs_on_device(obs)
+        if isinstance(twin, NumpyMLP | NumpyActorCritic):
+            return twin(self._vector_numpy(obs))
+        return self._outputs_on_device(obs)
 
-    def _current_twin(self) -> NumpyMLP | NumpyActorCritic | None:
+    def _current_twin(self) -> Twin | None:
         """Return the network in NumPy, renewed if its parameters moved; None if it has no twin."""
         if self.encoding.encoder is not None:
             return None

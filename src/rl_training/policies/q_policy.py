@@ -11,6 +11,7 @@ from rl_training.core.types import Array, EnvSpec, ObsArray, PolicyState, leaves
 from rl_training.models.encoded import Encoded, reader
 from rl_training.models.mlp import ActivationName
 from rl_training.models.normalizer import RewardNormalizer
+from rl_training.models.numpy_forward import NumpyMLP
 from rl_training.models.q_network import Noise, QNetwork
 from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 
@@ -89,8 +90,8 @@ class QPolicy(NetworkPolicy):
     def _values(self, obs: ObsArray, noise: list[Noise] | None) -> Array:
         """Return values [N, A]; without noise in NumPy, if the network is a plain chain of layers."""
         twin = self._current_twin() if noise is None else None
-        if twin is not None:
-            return cast(Array, twin(self._vector_numpy(obs)))
+        if isinstance(twin, NumpyMLP):
+            return twin(self._vector_numpy(obs))
         outputs = torch.from_numpy(self._outputs_on_device(obs, noise)).to(self.device)
         with torch.no_grad():
             return self.action_values(outputs).cpu().numpy()

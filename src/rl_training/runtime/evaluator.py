@@ -36,6 +36,9 @@ class Evaluator:
         while remaining:
             actions, memory = self.policy.act(step.obs, memory, deterministic=deterministic, rng=rng)
             self.env.step(actions)
+            if step.num_valid < n:  # what was seen in a dead row belongs to no episode
+                for part in memory:
+                    part[~step.valid] = 0.0
             returns += step.reward
             lengths += step.valid
             over = step.ended

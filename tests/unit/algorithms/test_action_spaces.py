@@ -17,7 +17,11 @@ BOX = spaces.Box(np.array([-1.0, -3.0], np.float32), np.array([1.0, 5.0], np.flo
 def test_discrete_actions_are_refused_in_one_sentence(algorithm: Any, space: Space[Any]) -> None:
     with pytest.raises(UserError) as caught:
         refuse_actions(algorithm, space)
-    others = "ppo, a2c or dqn" if isinstance(space, spaces.Discrete) else "ppo or a2c"
+    others = (
+        "ppo, a2c, dqn or recurrent_ppo"
+        if isinstance(space, spaces.Discrete)
+        else "ppo, a2c or recurrent_ppo"
+    )
     assert str(caught.value) == (
         f"{algorithm.name} needs continuous actions, but the action space is {type(space).__name__}; "
         f"use {others}, or an environment with Box actions"
@@ -38,7 +42,11 @@ def test_unbounded_actions_are_refused_in_one_sentence(algorithm: Any, low: floa
 def test_dqn_refuses_other_than_one_discrete_choice(space: Space[Any]) -> None:
     with pytest.raises(UserError) as caught:
         refuse_actions(DQN, space)
-    others = "ppo, a2c, sac or td3" if isinstance(space, spaces.Box) else "ppo or a2c"
+    others = (
+        "ppo, a2c, sac, td3 or recurrent_ppo"
+        if isinstance(space, spaces.Box)
+        else "ppo, a2c or recurrent_ppo"
+    )
     assert str(caught.value) == (
         f"dqn needs discrete actions, but the action space is {type(space).__name__}; "
         f"use {others}, or an environment with Discrete actions"

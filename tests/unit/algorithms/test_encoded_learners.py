@@ -134,7 +134,7 @@ def assert_acts_as_it_learns(parts: Parts, space: Space[Any]) -> None:
     np.testing.assert_array_equal(*actions)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", SETTINGS)
 @pytest.mark.parametrize("encoder", ["Dropping", "Spare", "Batched", "Frozen"])
 def test_layers_of_all_kinds_learn_and_go_on_exactly_after_a_round_trip(algo: str, encoder: str) -> None:
     """Dropout draws from torch's global generator, whose state a checkpoint has as well."""
@@ -161,7 +161,7 @@ def flattened(state: Any, name: str = "") -> dict[str, Tensor]:
     return {path: tensor for key, part in parts for path, tensor in flattened(part, f"{name}/{key}").items()}
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", SETTINGS)
 def test_dropout_is_on_while_learning_and_off_while_acting(algo: str) -> None:
     parts, modes = build(algo, tiny_encoders.Dropping), []
     next(module for _, module in encoders_of(parts)).register_forward_hook(
@@ -179,7 +179,7 @@ def test_dropout_is_on_while_learning_and_off_while_acting(algo: str) -> None:
     assert modes == [False]
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", SETTINGS)
 def test_a_frozen_part_stays_and_an_unused_one_does_no_harm(algo: str) -> None:
     parts = build(algo, tiny_encoders.Frozen)
     train(algo, parts, range(3))
@@ -238,7 +238,7 @@ def test_equal_seeds_give_equal_encoders_and_the_callers_generator_is_left_alone
     assert not torch.equal(first, third)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", SETTINGS)
 def test_the_statistics_of_a_frozen_encoder_are_frozen_too(algo: str) -> None:
     parts = build(algo, tiny_encoders.Pretrained)
     train(algo, parts, range(3))
@@ -272,7 +272,7 @@ def test_batch_statistics_of_a_single_row_are_refused(
     build(algo, tiny_encoders.Plain, **settings)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", SETTINGS)
 def test_an_encoder_that_fails_later_is_named(algo: str) -> None:
     parts = build(algo, tiny_encoders.NanLater)
     obs, rng = np.zeros((2, 4), np.float32), np.random.default_rng(0)
@@ -286,7 +286,7 @@ def test_an_encoder_that_fails_later_is_named(algo: str) -> None:
         build(algo, tiny_encoders.Plain).actor.policy.network(torch.zeros(2, 99))
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", SETTINGS)
 def test_a_mask_of_infinities_may_be_saved(algo: str) -> None:
     learner = build(algo, tiny_encoders.Pretrained).learner
     assert learner.not_finite() is None

@@ -1,0 +1,84 @@
+"""PPO with a memory: an LSTM or GRU between encoder and heads, learned from in sequences. The update rule is PPO's."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.on_policy import build_rollouts, policy_settings
+from rl_training.algorithms.parts import Actor, BuildContext
+from rl_training.algorithms.ppo import PPO, PPOConfig
+from rl_training.core.seeding import ACTIONS, numpy_generator
+from rl_training.core.spaces import ANY_ACTION
+from rl_training.data.recurrent_rollout_buffer import RecurrentRolloutBuffer
+from rl_training.data.sources import RolloutSource
+from rl_training.models.cores import CoreName
+from rl_training.policies.recurrent import RecurrentExplorer, RecurrentPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentPPOConfig(PPOConfig):
+    """Settings of RecurrentPPO: those of PPO, and the memory's."""
+
+    core: CoreName = "lstm"
+    """What remembers, between encoder and hidden layers."""
+    core_size: int = 64
+    """How many numbers each layer of it remembers; an lstm keeps twice as many."""
+    core_layers: int = 1
+    """Layers of the core."""
+    share_core: bool = False
+    """Let actor and critic read one core, which is faster; but errors of the value may drown those of the policy."""
+    sequence_length: int = 16
+    """Steps that errors travel back in time; must divide num_steps and batch_size."""
+    hidden_sizes: tuple[int, ...] = (64,)
+    """Widths of the hidden layers after the core."""
+
+    def problems(self, num_envs: int) -> list[str]:
+        """Return what is impossible, each naming key, value and remedy."""
+        found = [
+            *super().problems(num_envs),
+            *self.outside("core_size", 1, 2**14),
+            *self.outside("core_layers", 1, 64),
+            *self.not_positive("sequence_length"),
+        ]
+        for name in ("num_steps", "batch_size"):
+            if self.sequence_length >= 1 and getattr(self, name) % self.sequence_length:
+                found.append(
+                    f"{name} is {getattr(self, name)}, which sequence_length {self.sequence_length} does not divide; "
+                    "use a multiple of it, or another sequence_length"
+                )
+        if self.shared_network and not self.share_core:
+            found.append("share_core is false, but shared_network is true; a shared network has one core")
+        if self.share_core and not self.share_encoder:
+            found.append("share_encoder is false, but share_core is true; a shared core reads one encoder")
+        return found
+
+
+class RecurrentPPO(Algorithm):
+    """PPO with a memory: `RecurrentPPO(config).learn()`."""
+
+    name = "recurrent_ppo"
+    config_class = RecurrentPPOConfig
+    action_spaces = ANY_ACTION
+
+    @staticmethod
+    def build_actor(settings: RecurrentPPOConfig, context: BuildContext) -> Actor[RecurrentPolicy]:
+        """Return a policy that remembers, and how it explores."""
+        policy = RecurrentPolicy(
+            context.spec,
+            core=settings.core,
+            core_size=settings.core_size,
+            core_layers=settings.core_layers,
+            share_core=settings.share_core,
+            **policy_settings(settings, context),
+        ).to(context.device)
+        return Actor(policy, RecurrentExplorer(policy, numpy_generator(context.seed, ACTIONS)))
+
+    @staticmethod
+    def build_source(
+        settings: RecurrentPPOConfig, context: BuildContext, actor: Actor[RecurrentPolicy]
+    ) -> RolloutSource:
+        """Return rollouts that are learned from in sequences."""
+        buffer = partial(RecurrentRolloutBuffer.for_spaces, sequence_length=settings.sequence_length)
+        return build_rollouts(settings, context, actor, make_buffer=buffer)
+
+    build_learner = staticmethod(PPO.build_learner)

@@ -1,0 +1,120 @@
+"""The actor-critic pair of networks with a memory."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.core.types import Array
+from rl_training.models.cores import CoreName, IdentityCore, Memory, RecurrentCore
+from rl_training.models.heads import ActionHead, CategoricalHead
+from rl_training.models.mlp import ActivationName, MLPActorCritic
+
+
+class LSTMActorCritic(nn.Module):
+    """Features through a core that remembers, an LSTM or GRU, to action parameters and values.
+
+    Actor and critic read one core, or each its own. Its memory is a tuple of parts [B, ...], those of the actor's
+    core first.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        action_size: int,
+        hidden_sizes: Sequence[int] = (64,),
+        *,
+        core: CoreName | None = "lstm",
+        core_size: int = 64,
+        core_layers: int = 1,
+        share_core: bool = True,
+        critic_sizes: Sequence[int] | None = None,
+        activation: ActivationName = "tanh",
+        shared: bool = False,
+        orthogonal: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        """`core` None remembers nothing, and leaves an `MLPActorCritic`."""
+        super().__init__()
+        if input_size < 1 or action_size < 1:
+            raise ValueError(
+                f"input_size and action_size must be positive, got {input_size} and {action_size}"
+            )
+        generator = generator or torch.Generator().manual_seed(0)
+        make = partial(_core, core, input_size, core_size, core_layers, orthogonal, generator)
+        self.core = make()
+        self.critic_core = None if share_core else make()
+        self.network = MLPActorCritic(
+            self.core.size,
+            action_size,
+            hidden_sizes,
+            critic_sizes=critic_sizes,
+            activation=activation,
+            shared=shared,
+            orthogonal=orthogonal,
+            generator=generator,
+        )
+
+    @property
+    def memory_sizes(self) -> tuple[int, ...]:
+        """How many numbers each part of the memory of one row has."""
+        return self.core.memory_sizes + (() if self.critic_core is None else self.critic_core.memory_sizes)
+
+    def initial_state(self, rows: int) -> Memory:
+        """Return the beginning of every memory."""
+        return tuple(torch.zeros(rows, size) for size in self.memory_sizes)
+
+    def forward(
+        self, features: Tensor, critic_features: Tensor | None = None, *, memory: Memory, starts: Tensor
+    ) -> tuple[Tensor, Tensor, Memory]:
+        """Return action parameters [L * B, A], values [L * B] and the memory after the last step.
+
+        Features [L * B, D] and `starts` [L * B] are in time order; `memory` [B, ...] is that before the first step.
+        """
+        own = len(self.core.memory_sizes)
+        actor, after = self.core(features, memory[:own], starts)
+        if self.critic_core is None:
+            return *self.network(actor), after
+        critic, critic_after = self.critic_core(
+            features if critic_features is None else critic_features, memory[own:], starts
+        )
+        return *self.network(actor, critic), after + critic_after
+
+    @torch.no_grad()
+    def act(
+        self,
+        features: Tensor,
+        memory: Memory | None = None,
+        starts: Tensor | None = None,
+        *,
+        head: ActionHead | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> tuple[Array, Tensor, Array, Memory]:
+        """Return actions, values and log-probabilities [B] for one step, and the next memory.
+
+        Without a `head` actions are choices among `action_size`.
+        """
+        rows = len(features)
+        memory = self.initial_state(rows) if memory is None else memory
+        starts = torch.zeros(rows, dtype=torch.bool) if starts is None else starts
+        params, values, after = self(features, memory=memory, starts=starts)
+        head = head or CategoricalHead(params.shape[1])
+        actions, logprobs = head.sample(params.cpu().numpy(), rng or np.random.default_rng())
+        return actions, values, logprobs, after
+
+
+def _core(
+    kind: CoreName | None,
+    input_size: int,
+    size: int,
+    num_layers: int,
+    orthogonal: bool,
+    generator: torch.Generator,
+) -> RecurrentCore | IdentityCore:
+    if kind is None:
+        return IdentityCore(input_size)
+    return RecurrentCore(
+        kind, input_size, size, num_layers=num_layers, orthogonal=orthogonal, generator=generator
+    )

@@ -1,0 +1,208 @@
+"""A policy with a value function and a memory, and how it explores."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.core.columns import Column
+from rl_training.core.errors import RunFault
+from rl_training.core.spaces import float_dtype, take_rows
+from rl_training.core.state import Owners
+from rl_training.core.types import (
+    ActArrays,
+    Array,
+    EnvSpec,
+    Obs,
+    ObsArray,
+    PolicyState,
+    Progress,
+    State,
+    StepArrays,
+    leaves,
+    moved,
+    tensors_of,
+)
+from rl_training.models.cores import CoreName
+from rl_training.models.encoded import reader
+from rl_training.models.encoders import encoder_name
+from rl_training.models.numpy_forward import NumpyRecurrent
+from rl_training.models.recurrent import LSTMActorCritic
+from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.policies.explorers import ActorCriticExplorer
+
+STARTS = "episode_starts"
+
+
+def memory_name(part: int) -> str:
+    """Return the name of the column that one part of the memory is kept in."""
+    return f"memory/{part}"
+
+
+class SequenceRows(Protocol):
+    """What it reads of a batch: rows [L * B, ...] of B sequences in time order, and what was remembered before them."""
+
+    @property
+    def obs(self) -> Obs: ...
+    @property
+    def actions(self) -> Tensor: ...
+    @property
+    def extra(self) -> dict[str, Tensor]: ...
+    @property
+    def memory(self) -> dict[str, Tensor]: ...
+
+
+class RecurrentPolicy(ActorCriticPolicy):
+    """An actor-critic policy whose network has a core that remembers."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        core: CoreName | None,
+        core_size: int,
+        core_layers: int,
+        share_core: bool,
+        **settings: Any,
+    ) -> None:
+        """`settings` are those of `ActorCriticPolicy`."""
+        network = partial(
+            LSTMActorCritic,
+            core=core,
+            core_size=core_size,
+            core_layers=core_layers,
+            share_core=share_core,
+        )
+        super().__init__(spec, make_network=network, **settings)
+        layers = reader(self.network)
+        assert isinstance(layers, LSTMActorCritic)
+        self.memory_sizes = layers.memory_sizes
+
+    def initial_state(self, rows: int) -> PolicyState:
+        """Return the beginning of every memory."""
+        return tuple(np.zeros((rows, size), float_dtype()) for size in self.memory_sizes)
+
+    def evaluate(self, rows: SequenceRows) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]  # of sequences
+        """Return log-probabilities, entropies and values, each [L * B], with gradients."""
+        memory = tuple(rows.memory.values())
+        params, values, _ = self.network(rows.obs, memory=memory, starts=rows.extra[STARTS])
+        logprobs, entropy = self.head.logprob_entropy(params, rows.actions)
+        return logprobs, entropy, values
+
+    def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
+        """Return action parameters [N, P] and values [N] as at the beginning of an episode."""
+        rows = len(next(iter(leaves(obs)))[1])
+        return self.step(obs, self.initial_state(rows))[:2]
+
+    def step(self, obs: ObsArray, memory: PolicyState) -> tuple[Array, Array, PolicyState]:
+        """Return action parameters [N, P], values [N] and the next memory, without gradients."""
+        twin = self._current_twin()
+        if isinstance(twin, NumpyRecurrent):
+            return twin(self._vector_numpy(obs), memory)
+        return self._step_on_device(obs, memory)
+
+    @torch.no_grad()
+    def _step_on_device(self, obs: ObsArray, memory: PolicyState) -> tuple[Array, Array, PolicyState]:
+        device = self.device
+        inputs = self.prepare(moved(tensors_of(obs), device))
+        before = tuple(torch.from_numpy(part).to(device) for part in memory)
+        starts = torch.zeros(len(next(iter(leaves(obs)))[1]), dtype=torch.bool, device=device)
+        params, values, after = self.network(inputs, memory=before, starts=starts)
+        if self.encoding.encoder is not None and not bool(
+            params.isfinite().all() and values.isfinite().all()
+        ):
+            name = encoder_name(self.encoding.encoder)
+            raise RunFault(f"the network with encoder {name} gave a number that is not finite while acting")
+        return params.cpu().numpy(), values.cpu().numpy(), tuple(part.cpu().numpy() for part in after)
+
+    def act(
+        self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
+    ) -> tuple[Array, PolicyState]:
+        """Return actions [N, ...] in the policy's units, and what it remembers now."""
+        params, _, after = self.step(obs, state)
+        return self.head.mode(params) if deterministic else self.head.sample(params, rng)[0], after
+
+
+class RunningMemory:
+    """What a policy remembers of the episodes that go on, and which of them have just begun; saved and restored."""
+
+    def __init__(self, policy: RecurrentPolicy, num_envs: int) -> None:
+        self.parts = policy.initial_state(num_envs)
+        self.starts = np.ones(num_envs, np.bool_)
+
+    def restart(self, rows: Any) -> None:
+        """Forget the episodes of a mask or of row numbers: others begin there."""
+        for part in self.parts:
+            part[rows] = 0.0
+        self.starts[rows] = True
+
+    def state_dict(self) -> State:
+        """Return the memory as tensors."""
+        parts = {str(number): torch.from_numpy(part.copy()) for number, part in enumerate(self.parts)}
+        return {"parts": parts, "starts": torch.from_numpy(self.starts.copy())}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore it; that of another number of environments is forgotten."""
+        if len(state["starts"]) != len(self.starts):
+            return
+        self.starts[:] = state["starts"].numpy()
+        for number, part in enumerate(self.parts):
+            saved = state["parts"][str(number)].numpy()
+            if saved.shape != part.shape:
+                raise ValueError(f"memory {number} has shape {saved.shape} instead of {part.shape}")
+            part[:] = saved
+
+
+class RecurrentExplorer(ActorCriticExplorer):
+    """Samples the policy and carries its memory from step to step; a lost life does not end it, an episode does."""
+
+    policy: RecurrentPolicy
+
+    def __init__(self, policy: RecurrentPolicy, rng: np.random.Generator) -> None:
+        super().__init__(policy, rng)
+        self.memory = RunningMemory(policy, policy.spec.num_envs)
+        self.columns = (
+            Column(STARTS, dtype=np.bool_),
+            *(Column(memory_name(number), (size,)) for number, size in enumerate(policy.memory_sizes)),
+        )
+
+    def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
+        """Fill action, logprob, value, and what was remembered before; remember what was seen."""
+        memory = self.memory
+        acted.extra[STARTS][:] = memory.starts
+        for number, part in enumerate(memory.parts):
+            acted.extra[memory_name(number)][:] = part
+        params, acted.value[:], memory.parts = self.policy.step(obs, memory.parts)
+        acted.action[:], acted.logprob[:] = self.policy.head.sample(params, self.rng)
+        memory.starts[:] = False
+
+    def after_step(self, step: StepArrays, acted: ActArrays) -> None:
+        """Fill final_value, with the memory of the episode that the clock ended; then forget what is over.
+
+        After a dead row of a next-step autoreset an episode begins, too.
+        """
+        acted.final_value[:] = 0.0
+        if step.any_ended:
+            if step.truncated.any():
+                rows = np.flatnonzero(step.truncated)
+                memory = tuple(part[rows] for part in self.memory.parts)
+                acted.final_value[rows] = self.policy.step(take_rows(step.final_obs, rows), memory)[1]
+            self.memory.restart(step.ended)
+        if step.num_valid < len(step.valid):
+            self.memory.restart(~step.valid)
+
+    def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
+        """Fill last_value, without remembering that it was asked."""
+        acted.last_value[:] = self.policy.step(step.obs, self.memory.parts)[1]
+
+    def forget(self, envs: Sequence[int]) -> None:
+        """Episodes that will not go on are not remembered."""
+        self.memory.restart(list(envs))
+
+    @property
+    def owners(self) -> Owners:
+        """The random stream and the memory."""
+        return {"rng": self.rng, "memory": self.memory}
