@@ -5,7 +5,7 @@ import io
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -113,16 +113,28 @@ class Driven:
 class Package(Driven):
     """The package's parts for a script's settings."""
 
-    def __init__(self, algo: str, settings: type[AlgorithmConfig], args: Any, **others: Any) -> None:
-        """`args` are the script's, with the config's names; `others` are settings the script has otherwise."""
+    def __init__(
+        self,
+        algo: str,
+        settings: type[AlgorithmConfig],
+        args: Any,
+        *,
+        env_id: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        **others: Any,
+    ) -> None:
+        """`args` are the script's, with the config's names; `others` are settings the script has otherwise.
+
+        `env_id` and more `env_kwargs` are for a script whose environment is no choice.
+        """
         given = asdict(args)
         config = TrainConfig(
             algo=algo,
-            env_id=given.pop("env_id"),
+            env_id=env_id or given.pop("env_id"),
             seed=given.pop("seed"),
             total_timesteps=given.pop("total_timesteps"),
             num_envs=given.pop("num_envs", 1),
-            env_kwargs={"max_episode_steps": given.pop("max_episode_steps")},
+            env_kwargs={"max_episode_steps": given.pop("max_episode_steps"), **(env_kwargs or {})},
             algorithm=settings(**given | others),
         )
         super().__init__(config)
