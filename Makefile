@@ -30,6 +30,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench_off_policy.py
 	$(BIN)/python benchmarks/bench_memory.py
 	$(BIN)/python benchmarks/bench_atari.py
+	$(BIN)/python benchmarks/bench_recurrent.py
 
 replay-memory: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"

@@ -4,6 +4,7 @@ A machine's speed drifts by more than the difference one wants to see, so ours a
 """
 
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -36,7 +37,8 @@ def timed(run: Callable[[], object], steps: int) -> float:
 
 
 def alternated(cases: Mapping[str, Case], rounds: int) -> dict[str, Rounds]:
-    """Measure all cases, ours and theirs in turn, after one round to warm up."""
+    """Measure all cases on one core of the machine, ours and theirs in turn, after one round to warm up."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     measured: dict[str, Rounds] = {}
     for name, (our, peer) in cases.items():
         our(), peer()
@@ -44,7 +46,7 @@ def alternated(cases: Mapping[str, Case], rounds: int) -> dict[str, Rounds]:
         for _ in range(rounds):
             pair = (our(), peer())
             measured[name].append(pair)
-            print(f"{name}: ours {pair[0]:,.0f}  stable-baselines3 {pair[1]:,.0f} steps/s", flush=True)
+            print(f"{name}: ours {pair[0]:,.0f}  the peer {pair[1]:,.0f} steps/s", flush=True)
         print(f"{name}: median ratio {median_ratio(measured[name]):.2f}", flush=True)
     return measured
 

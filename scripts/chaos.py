@@ -37,6 +37,7 @@ from rl_training.experiment.logging import WALL_CLOCK
 ROOT = Path(__file__).resolve().parents[1]
 PPO = ("ppo", "--num-steps", "64", "--batch-size", "128", "--num-envs", "4", "--update-epochs", "8")
 A2C = ("a2c", "--num-envs", "4")
+RECURRENT = ("recurrent_ppo", *PPO[1:], "--core-layers", "2", "--no-share-core")
 REPLAY = (
     "--buffer-size",
     "3000",
@@ -185,6 +186,9 @@ SCENARIOS = (
     Scenario("Atari, sync", (*PPO, *ATARI), timesteps=6_000, checkpoint_every=600),
     Scenario("Atari, async", (*PPO, *ATARI, "--env-backend", "async"), timesteps=6_000, checkpoint_every=600),
     Scenario("Atari, prioritised", (*DQN, *ATARI, "--prioritized"), timesteps=5_000, checkpoint_every=500),
+    Scenario("memory, sync", (*RECURRENT, *POLE, *NORMALISED)),
+    Scenario("memory, async", (*RECURRENT, "--core", "gru", *POLE, "--env-backend", "async")),
+    Scenario("memory, Atari", (*RECURRENT, *ATARI), timesteps=4_000, checkpoint_every=500),
     Scenario("extended", (*PPO, *POLE), timesteps=6_000, extended_to=18_000, aims=JUST_EXTENDED),
     Scenario(
         "extended",

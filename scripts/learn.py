@@ -46,7 +46,7 @@ class Gate:
     peer: str = ""
     """A curve of stable-baselines3 with the same network, frames and settings: its last score is enough as well."""
     control: bool = False
-    """The same task without eyes: the gate shows something only if this one misses the threshold on every seed."""
+    """The same task without eyes or memory: gates show something if this one misses the threshold on every seed."""
     note: str = ""
     """What a reader must know to judge the scores, such as how the settings were chosen."""
 
@@ -134,9 +134,32 @@ SEEING = (
         "divergence was about 0.001 or less, so 1e-3 and 0.2, constant, were written down and run once, with seed 1.",
     ),
 )
+CORRIDOR, NO_VELOCITY = (
+    "configs/recurrent_ppo/corridor.yaml",
+    "configs/recurrent_ppo/cartpole_no_velocity.yaml",
+)
+REMEMBERING = (
+    Gate("corridor_gru", CORRIDOR, 0.9, episodes=100),
+    Gate("corridor_lstm", CORRIDOR, 0.9, episodes=100, overrides=(("core", "lstm"),)),
+    Gate("no_velocity_lstm", NO_VELOCITY, 400, best_of_last=3),
+    Gate("no_velocity_gru", NO_VELOCITY, 400, best_of_last=3, overrides=(("core", "gru"),)),
+    Gate(
+        "corridor_ppo", "scripts/controls/ppo_corridor.yaml", 0.5, episodes=100, retry_seeds=(), control=True
+    ),
+    Gate(
+        "no_velocity_ppo",
+        "scripts/controls/ppo_cartpole_no_velocity.yaml",
+        150,
+        best_of_last=3,
+        retry_seeds=(),
+        control=True,
+    ),
+)
+"""The last two have no memory, and must miss even a lower threshold."""
 GATES = (
     *SEEING,
     *(blind(gate) for gate in SEEING),
+    *REMEMBERING,
     Gate("ppo_catch_nature", "configs/ppo/catch.yaml", 0.9, episodes=100, overrides=(("encoder", "nature"),)),
     Gate("ppo_catch_impala", "configs/ppo/catch.yaml", 0.9, episodes=100, overrides=(("encoder", "impala"),)),
     Gate(
@@ -292,9 +315,10 @@ def write_table(results: dict[str, Any]) -> None:
         "training: of the final policy, or the best of the last evaluations during training where the table says so; "
         "every seed is listed. A gate that misses its rule may be retried once with three fresh seeds and then needs "
         "4 of 6. The configuration hash covers the settings that matter to the result and are not the default. "
-        "A gate about seeing has a control that is shown black pictures, and must miss the threshold. Atari's and "
-        "MinAtar's policies are evaluated by their sampled actions. The peer is stable-baselines3 with the same "
-        "network, frames and settings ([how](pixels.md)). Curves: one line per seed, the threshold dashed.",
+        "A gate about seeing has a control that is shown black pictures, one about remembering a control without "
+        "memory; a control must miss its threshold. Atari's and MinAtar's policies are evaluated by their sampled "
+        "actions. The peer is stable-baselines3 with the same network, frames and settings ([how](pixels.md)). "
+        "Curves: one line per seed, the threshold dashed.",
         "",
         "| gate | environment | steps | score | threshold | rule | by seed | verdict | seconds per seed | config |",
         "|---|---|---|---|---|---|---|---|---|---|",
