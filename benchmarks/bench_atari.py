@@ -24,7 +24,7 @@ from rl_training.experiment.files import write_text
 ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 5
 SHORT: dict[str, Any] = {"max_eval_episode_steps": 10, "log_every_timesteps": 500, "rebuild_envs": "off"}
-PPO_STEPS, DQN_STEPS, DQN_STARTS = 3_072, 3_000, 500
+PPO_STEPS, DQN_STEPS, DQN_STARTS = 2_048, 2_000, 500
 
 
 def our_ppo() -> float:
