@@ -4,7 +4,6 @@ Same wrappers and settings: ours in one process (`sync`) against theirs in one p
 one thread; the figure is the median of the rounds' ratios. Writes `results/bench_atari.md`.
 """
 
-import statistics
 import sys
 import warnings
 from pathlib import Path
@@ -14,7 +13,7 @@ import ale_py
 import gymnasium
 import stable_baselines3
 import torch
-from side_by_side import Rounds, alternated, median_ratio, our_speed, surroundings_line, timed
+from side_by_side import Rounds, alternated, our_speed, surroundings_line, table_rows, timed
 from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
 
@@ -110,19 +109,18 @@ def report(measured: dict[str, Rounds]) -> str:
     lines = [
         "# Speed on Atari",
         "",
-        "Made by `make bench`: Breakout in 84 x 84 x 4 with the Nature CNN, one thread. Whole runs alternate in one "
+        "Made by `make bench`: Breakout in 84 x 84 x 4 with the Nature CNN, one core. Whole runs alternate in one "
         f"process; ours writes its metric files meanwhile. PPO: 128 steps, 4 epochs, batch 256, {PPO_STEPS:,} steps. "
         f"DQN: batch 32, an update per 4 steps after {DQN_STARTS}, {DQN_STEPS:,} steps. `native` plays the v5 id, "
         "with sticky actions; all others BreakoutNoFrameskip-v4.",
         "",
         "| | ours, steps/s | stable-baselines3, steps/s | ratio by round | median ratio |",
         "|---|---|---|---|---|",
+        *table_rows(measured),
+        "",
+        surroundings_line(),
+        "",
     ]
-    for name, rounds in measured.items():
-        ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
-        listed = ", ".join(f"{a / b:.2f}" for a, b in rounds)
-        lines.append(f"| {name} | {ours:,.0f} | {theirs:,.0f} | {listed} | **{median_ratio(rounds):.2f}** |")
-    lines += ["", surroundings_line(), ""]
     return "\n".join(lines)
 
 

@@ -4,7 +4,6 @@ CartPole with RL Zoo's settings for its task without velocities, on one core. Ru
 of the rounds' ratios. Writes `results/bench_recurrent.md`.
 """
 
-import statistics
 import sys
 import warnings
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import sb3_contrib
 import torch
-from side_by_side import Rounds, alternated, median_ratio, our_speed, surroundings_line, timed
+from side_by_side import Rounds, alternated, our_speed, surroundings_line, table_rows, timed
 from stable_baselines3.common.env_util import make_vec_env
 
 from rl_training.config import TrainConfig
@@ -96,12 +95,11 @@ def report(measured: dict[str, Rounds]) -> str:
         "",
         "| ours | ours, steps/s | sb3-contrib, steps/s | ratio by round | median ratio |",
         "|---|---|---|---|---|",
+        *table_rows(measured),
+        "",
+        surroundings_line(),
+        "",
     ]
-    for name, rounds in measured.items():
-        mine, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
-        listed = ", ".join(f"{a / b:.2f}" for a, b in rounds)
-        lines.append(f"| {name} | {mine:,.0f} | {theirs:,.0f} | {listed} | **{median_ratio(rounds):.2f}** |")
-    lines += ["", surroundings_line(), ""]
     return "\n".join(lines)
 
 

@@ -56,6 +56,16 @@ def median_ratio(rounds: Rounds) -> float:
     return statistics.median(a / b for a, b in rounds)
 
 
+def table_rows(measured: Mapping[str, Rounds]) -> list[str]:
+    """Return a row of a Markdown table per case: ours, theirs, the ratio of every round and their median."""
+    rows = []
+    for name, rounds in measured.items():
+        ours, theirs = (statistics.median(side) for side in zip(*rounds, strict=True))
+        listed = ", ".join(f"{a / b:.2f}" for a, b in rounds)
+        rows.append(f"| {name} | {ours:,.0f} | {theirs:,.0f} | {listed} | **{median_ratio(rounds):.2f}** |")
+    return rows
+
+
 def surroundings_line() -> str:
     """Return the machine and the versions as text."""
     hardware = machine()
