@@ -172,8 +172,8 @@ GATES = (
             ("learning_rate_schedule", "linear"),
             ("total_timesteps", 30_000),
         ),
-        note="The preset's 1e-3 was too large for the residual blocks: seed 1 stayed at -0.3. 3e-4 reached 1 on seed 11 "
-        "after 20,000 steps and was then run on the gate's seeds.",
+        note="The preset's 1e-3 was too large for the residual blocks: seed 1 stayed at -0.3. 3e-4 reached 1 on seed "
+        "11 after 20,000 steps and was then run on the gate's seeds.",
     ),
     Gate(
         "cartpole",
