@@ -6,8 +6,6 @@ import pytest
 import torch
 from parity_harness import Driven, assert_close, parameters_of
 
-from rl_training.algorithms.parts import Actor, BuildContext
-from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 from rl_training.config import TrainConfig
 from rl_training.policies.recurrent import RecurrentPolicy
 
@@ -85,8 +83,3 @@ def test_changing_what_came_before_an_episode_changes_nothing_in_it() -> None:
     for env in range(4):
         assert torch.equal(after[first[env] :, env], before[first[env] :, env])
         assert not torch.equal(after[: first[env], env], before[: first[env], env])
-
-
-def test_the_face_builds_what_it_promises() -> None:
-    actor = RecurrentPPO.build_actor(RecurrentPPO.config_class(), BuildContext(driven("ppo").stepper.spec, 0))
-    assert isinstance(actor, Actor)
