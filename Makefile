@@ -18,9 +18,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 learn: $(VENV)/.installed-dev
-	$(PIP) --constraint constraints.txt -e ".[minigrid]" minatar==1.0.15
+	$(PIP) --constraint constraints.txt -e ".[minigrid]" minatar==1.0.15 popgym==1.0.7
 	$(BIN)/python scripts/learn.py
 	$(BIN)/python scripts/pixels.py
+	$(BIN)/python scripts/masks.py
 
 bench: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"

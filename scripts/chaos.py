@@ -66,6 +66,7 @@ ATARI = (
     "--features-dim",
     "32",
 )
+LOCKS = ("--env-id", "rl_training.envs.locks:rl_training/Locks-v0", "--env-kwargs")
 WRAPPED = ("--env-id", "chaos_envs:WrappedPendulum-v0")
 
 FIRST_SECOND, STARTING, RESUMING, BEGUN = "first second", "starting again", "resuming", "just begun"
@@ -189,6 +190,20 @@ SCENARIOS = (
     Scenario("memory, sync", (*RECURRENT, *POLE, *NORMALISED)),
     Scenario("memory, async", (*RECURRENT, "--core", "gru", *POLE, "--env-backend", "async")),
     Scenario("memory, Atari", (*RECURRENT, *ATARI), timesteps=4_000, checkpoint_every=500),
+    Scenario("masks", (*PPO, *LOCKS, "{choices: [3, 4]}")),
+    Scenario(
+        "masks, async",
+        (*A2C, *LOCKS, "{tell: method}", "--env-backend", "async"),
+        timesteps=60_000,
+        checkpoint_every=4_000,
+    ),
+    Scenario(
+        "masks, all of Rainbow",
+        (*DQN, *RAINBOW, *LOCKS, "{tell: entry}"),
+        timesteps=8_000,
+        checkpoint_every=500,
+    ),
+    Scenario("masks and memory", (*RECURRENT, *LOCKS, "{hint_steps: 1}")),
     Scenario("extended", (*PPO, *POLE), timesteps=6_000, extended_to=18_000, aims=JUST_EXTENDED),
     Scenario(
         "extended",

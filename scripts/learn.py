@@ -73,7 +73,7 @@ class Gate:
     def peer_score(self) -> float | None:
         """What the peer reached, the mean of its last 100 games of training; None if there is no such curve."""
         curves = json.loads(PEER.read_text()) if self.peer and PEER.exists() else {}
-        return curves[self.peer]["curve"][-1][1] if self.peer in curves else None
+        return curves[self.peer]["curves"]["1"][-1][1] if self.peer in curves else None
 
     @property
     def bar(self) -> float:
@@ -143,6 +143,8 @@ REMEMBERING = (
     Gate("corridor_lstm", CORRIDOR, 0.9, episodes=100, overrides=(("core", "lstm"),)),
     Gate("no_velocity_lstm", NO_VELOCITY, 400, best_of_last=3),
     Gate("no_velocity_gru", NO_VELOCITY, 400, best_of_last=3, overrides=(("core", "gru"),)),
+    Gate("catch_memory", "configs/recurrent_ppo/catch.yaml", 0.9, episodes=100),
+    Gate("popgym", "configs/recurrent_ppo/popgym_position_only_cartpole.yaml", 0.8, best_of_last=3),
     Gate(
         "corridor_ppo", "scripts/controls/ppo_corridor.yaml", 0.5, episodes=100, retry_seeds=(), control=True
     ),
@@ -154,8 +156,17 @@ REMEMBERING = (
         retry_seeds=(),
         control=True,
     ),
+    Gate(
+        "catch_memory_ppo",
+        "scripts/controls/ppo_catch_hidden.yaml",
+        0.5,
+        episodes=100,
+        retry_seeds=(),
+        control=True,
+    ),
+    Gate("popgym_ppo", "scripts/controls/ppo_popgym.yaml", 0.4, best_of_last=3, retry_seeds=(), control=True),
 )
-"""The last two have no memory, and must miss even a lower threshold."""
+"""The last four have no memory, and must miss even a lower threshold."""
 GATES = (
     *SEEING,
     *(blind(gate) for gate in SEEING),

@@ -47,7 +47,7 @@ class Case:
 
 CASES = {
     "ppo_breakout_start": Case(
-        "configs/ppo/breakout_atari.yaml", {"total_timesteps": 200_000, **SHORT}, seeds=(1, 2)
+        "configs/ppo/breakout_atari.yaml", {"total_timesteps": 200_000, **SHORT}, seeds=(1, 2, 3)
     ),
     "dqn_breakout_start": Case(
         "configs/dqn/breakout_atari.yaml", {"total_timesteps": 100_000, "learning_starts": 10_000, **SHORT}
@@ -107,7 +107,7 @@ def write_page() -> None:
         "settings on both sides. A few runs are anecdotes: they show whether something is wrong, not who is ahead. "
         "The score is the mean of the last 100 finished games of training, raw points.",
         "",
-        "| | steps | ours, by seed | stable-baselines3, seed 1 |",
+        "| | steps | ours, by seed | stable-baselines3, by seed |",
         "|---|---|---|---|",
     ]
     pictures = []
@@ -115,15 +115,15 @@ def write_page() -> None:
         curves = {seed: ours[key(name, seed)] for seed in case.seeds if key(name, seed) in ours}
         if not curves or name not in theirs:
             continue
-        peer = theirs[name]["curve"]
+        peers = theirs[name]["curves"]
         for part in (0.5, 1.0):
             steps = part * case.config.total_timesteps
-            listed = ", ".join(f"{score_at(curve, steps):.1f}" for curve in curves.values())
-            lines.append(f"| {name} | {steps:,.0f} | {listed} | {score_at(peer, steps):.1f} |")
-        plot(
-            name,
-            {**{f"ours, seed {seed}": curve for seed, curve in curves.items()}, "stable-baselines3": peer},
-        )
+            listed = [
+                ", ".join(f"{score_at(curve, steps):.1f}" for curve in side.values())
+                for side in (curves, peers)
+            ]
+            lines.append(f"| {name} | {steps:,.0f} | {listed[0]} | {listed[1]} |")
+        plot(name, curves, peers)
         pictures.append(f"![{name}](curves/{name}.png)")
     versions = {case["version"] for case in theirs.values()}
     lines += ["", f"stable-baselines3 {', '.join(sorted(versions))}.", "", *pictures, ""]
@@ -135,16 +135,17 @@ def score_at(curve: list[list[float]], steps: float) -> float:
     return [score for step, score in curve if step <= 1.02 * steps][-1]
 
 
-def plot(name: str, curves: dict[str, list[list[float]]]) -> None:
-    """Draw the curves."""
+def plot(name: str, ours: dict[int, list[list[float]]], peers: dict[str, list[list[float]]]) -> None:
+    """Draw the curves: one colour for each side."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3), dpi=80)
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for label, curve in curves.items():
-        axes.plot(*zip(*curve, strict=True), label=label)
+    for label, colour, curves in (("ours", "C0", ours), ("stable-baselines3", "C1", peers)):
+        for number, curve in enumerate(curves.values()):
+            axes.plot(*zip(*curve, strict=True), color=colour, label=None if number else label)
     axes.set(xlabel="environment steps", ylabel="score of the last 100 games", title=name)
     axes.legend(fontsize=7)
     axes.grid(alpha=0.3)

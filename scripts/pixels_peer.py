@@ -107,10 +107,11 @@ def dqn(env: Any, seed: int) -> Any:
 
 
 CASES = {
-    "ppo_breakout_start": (ppo, BREAKOUT, 84, 8, 200_000),
-    "dqn_breakout_start": (dqn, BREAKOUT, 84, 1, 100_000),
-    "ppo_pong_42": (small_ppo, PONG, 42, 8, 1_000_000),
+    "ppo_breakout_start": (ppo, BREAKOUT, 84, 8, 200_000, (1, 2, 3)),
+    "dqn_breakout_start": (dqn, BREAKOUT, 84, 1, 100_000, (1,)),
+    "ppo_pong_42": (small_ppo, PONG, 42, 8, 1_000_000, (1,)),
 }
+"""Algorithm, game, size of its frames, environments, steps, seeds."""
 
 
 def main(names: list[str]) -> None:
@@ -118,19 +119,29 @@ def main(names: list[str]) -> None:
     gymnasium.register_envs(ale_py)
     torch.set_num_threads(1)
     for name in names or list(CASES):
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        if name in results:
-            continue
-        make, env_id, size, num_envs, steps = CASES[name]
-        games = make_atari_env(env_id, n_envs=num_envs, seed=1, wrapper_kwargs={"screen_size": size})
-        env = VecFrameStack(games, n_stack=4)
-        scores = Scores()
-        model = make(env, seed=1).learn(steps, callback=scores)
-        scores.curve.append((model.num_timesteps, float(np.mean([g["r"] for g in model.ep_info_buffer]))))
-        results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        results[name] = {"seed": 1, "curve": scores.curve, "version": sb3.__version__}
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-        print(name, scores.curve[-1])
+        for seed in CASES[name][-1]:
+            if str(seed) not in known().get(name, {}).get("curves", {}):
+                curve = train(name, seed)
+                case = {"version": sb3.__version__, "curves": {}} | known().get(name, {})
+                case["curves"] |= {str(seed): curve}
+                RESULTS.write_text(json.dumps(known() | {name: case}) + "\n")
+                print(name, seed, curve[-1])
+
+
+def known() -> dict[str, Any]:
+    """Return what is stored so far."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return found
+
+
+def train(name: str, seed: int) -> list[tuple[int, float]]:
+    """Return the curve of one run."""
+    make, env_id, size, num_envs, steps, _ = CASES[name]
+    games = make_atari_env(env_id, n_envs=num_envs, seed=seed, wrapper_kwargs={"screen_size": size})
+    scores = Scores()
+    model = make(VecFrameStack(games, n_stack=4), seed=seed).learn(steps, callback=scores)
+    last = float(np.mean([game["r"] for game in model.ep_info_buffer]))
+    return [*scores.curve, (model.num_timesteps, last)]
 
 
 if __name__ == "__main__":

@@ -105,6 +105,8 @@ class TrainConfig(CheckedConfig):
     """atari: press FIRE at the beginning and after a lost life, in games that wait for it."""
     clip_reward: bool = True
     """atari: learn from the sign of rewards; logs and evaluations tell the score."""
+    use_action_masks: Literal["auto", "on", "off"] = "auto"
+    """Heed what the environment says of allowed actions; auto does so if it says something."""
     normalize_obs: bool = False
     """Normalise observations by running statistics that are saved with the model."""
     normalize_reward: bool = False
@@ -215,7 +217,7 @@ class TrainConfig(CheckedConfig):
         makes old results those of another experiment, and must say so.
         """
         usual = TrainConfig(algo=self.algo, env_id=self.env_id).to_dict()
-        given = self.to_dict()
+        given = self.to_dict() | ({"use_action_masks": "auto"} if self.use_action_masks == "on" else {})
         inner, usual_inner = given.pop("algorithm"), usual.pop("algorithm")
         chosen = {
             "algo": self.algo,

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from rl_training.algorithms import ALGORITHMS
 from rl_training.core.errors import UserError
 from rl_training.envs import probe
+from rl_training.envs.locks import Locks
 from rl_training.experiment import runs
 from support.configs import CONTINUOUS, tiny_config
 
@@ -81,10 +82,13 @@ def bounded_action(algo: str) -> Any:
 def test_every_algorithm_has_a_column() -> None:
     assert sorted(NAMES) == sorted(ALGORITHMS)
     features = {"several environments, any backend", "normalised observations and rewards", "n-step returns"}
-    features |= {"prioritised replay", "exact resume", "encoders of your own", "Atari games"}
+    features |= {"prioritised replay", "exact resume", "encoders of your own", "Atari games", MASKS}
     assert set(TABLE) - {""} == set(ACTIONS) | set(OBSERVATIONS) | features
     answers = {cell for name, row in TABLE.items() if name for cell in row.values()}
     assert answers == {"yes", "no", "bounded"}
+
+
+MASKS = "action masks"
 
 
 def declared(row: str) -> str:
@@ -92,6 +96,8 @@ def declared(row: str) -> str:
 
     def answer(algo: str) -> str:
         face = ALGORITHMS[algo]
+        if row == MASKS:
+            return "yes" if face.takes_action_masks else "no"
         if not all(isinstance(space, face.action_spaces) for space in ACTIONS[row]):
             return "no"
         return "bounded" if face.bounded_actions else "yes"
@@ -99,7 +105,7 @@ def declared(row: str) -> str:
     return f"| {row} | {' | '.join(answer(algo) for algo in NAMES)} |"
 
 
-@pytest.mark.parametrize("row", ACTIONS)
+@pytest.mark.parametrize("row", [*ACTIONS, MASKS])
 def test_the_table_says_what_the_algorithms_declare(row: str) -> None:
     """`UPDATE_DOCS=1` writes the row anew."""
     if os.environ.get("UPDATE_DOCS"):
@@ -121,6 +127,16 @@ def test_action_spaces(algo: str, row: str, tmp_path: Path) -> None:
     if TABLE[row][algo] == "bounded":
         with pytest.raises(UserError, match="finite bounds"):
             train(algo, random_env(VECTOR, spaces.Box(-np.inf, np.inf, (1,), np.float32)), tmp_path)
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_action_masks(algo: str, tmp_path: Path) -> None:
+    """An algorithm that heeds none refuses to; of the others, none gets an environment to raise."""
+    if TABLE[MASKS][algo] == "no":
+        with pytest.raises(UserError, match=f"algo '{algo}' heeds no masks"):
+            train(algo, random_env(VECTOR, bounded_action(algo)), tmp_path, use_action_masks="on")
+    else:
+        assert train(algo, Locks, tmp_path, use_action_masks="on").metrics["updates"] > 0
 
 
 @pytest.mark.parametrize("algo", NAMES)

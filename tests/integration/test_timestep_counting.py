@@ -80,7 +80,9 @@ def test_the_run_counts_what_the_environments_saw(tiny, num_envs):
         return env
 
     config = tiny(env_id="Lottery", num_envs=num_envs, num_steps=64 // num_envs, total_timesteps=192)
-    config = config.with_overrides(rebuild_envs="off")  # only the run itself is to be counted
+    config = config.with_overrides(
+        rebuild_envs="off", use_action_masks="off"
+    )  # only the run itself is to be counted
     checkpoint = train(config, factory=make).checkpoint_path
     manifest = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
     training = [books[id(env)] for env in built[:num_envs]]

@@ -432,7 +432,7 @@ class TestAnEvaluationThatNeverEnds:
     def test_a_signal_ends_it_at_once(self, tiny, rows, tmp_path, signum, together):
         """With the checkpoint due before it, or else with one written then; the evaluation is made up for."""
         every = {"checkpoint_every_timesteps": 64 if together else 0, "eval_every_timesteps": 64}
-        config = tiny(total_timesteps=160, rebuild_envs="off", **every)
+        config = tiny(total_timesteps=160, rebuild_envs="off", use_action_masks="off", **every)
         hanging = HangInEvaluation(signum)
         with pytest.raises(Interrupted) as stop:
             train(config, factory=hanging)
@@ -457,7 +457,9 @@ class TestAnEvaluationThatNeverEnds:
             (HangInEvaluation(signal.SIGTERM), []),
             (tiny_envs.Clockwork, [At(64, interrupt)]),
         ):
-            config = tiny(total_timesteps=160, rebuild_envs="off", eval_every_timesteps=64)
+            config = tiny(
+                total_timesteps=160, rebuild_envs="off", use_action_masks="off", eval_every_timesteps=64
+            )
             config = config.with_overrides(output_dir=str(tmp_path / str(len(found))))
             with pytest.raises(Interrupted):
                 train(config, factory=factory, callbacks=callbacks)
@@ -477,7 +479,9 @@ class TestAnEvaluationThatNeverEnds:
 
     @pytest.mark.parametrize("when", ["reset", "replay"])
     def test_resets_and_replays_are_interrupted_at_once(self, tiny, when, rows):
-        config = tiny(total_timesteps=160, checkpoint_every_timesteps=32, rebuild_envs="off")
+        config = tiny(
+            total_timesteps=160, checkpoint_every_timesteps=32, rebuild_envs="off", use_action_masks="off"
+        )
         run_dir = None
         if when == "replay":
             with pytest.raises(KeyboardInterrupt):

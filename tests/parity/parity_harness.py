@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -81,7 +81,10 @@ class Driven:
         self, config: TrainConfig, *, factory: EnvFactory | None = None, clip_reward: bool = False
     ) -> None:
         self.config = config
-        self.stepper = CountingStepper(make_vector_env(config, factory=factory), clip_reward=clip_reward)
+        masked = config.use_action_masks == "on"
+        self.stepper = CountingStepper(
+            make_vector_env(config, factory=factory), clip_reward=clip_reward, masked=masked
+        )
         parts = build_parts(config, self.stepper.spec)
         self.learner: Any = parts.learner
         self.source: Any = parts.source
@@ -121,6 +124,7 @@ class Package(Driven):
         *,
         env_id: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
+        use_action_masks: Literal["on", "off"] = "off",
         **others: Any,
     ) -> None:
         """`args` are the script's, with the config's names; `others` are settings the script has otherwise.
@@ -135,6 +139,7 @@ class Package(Driven):
             total_timesteps=given.pop("total_timesteps"),
             num_envs=given.pop("num_envs", 1),
             env_kwargs={"max_episode_steps": given.pop("max_episode_steps"), **(env_kwargs or {})},
+            use_action_masks=use_action_masks,
             algorithm=settings(**given | others),
         )
         super().__init__(config)

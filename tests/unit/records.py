@@ -126,3 +126,4 @@ class SeenAndDone(NamedTuple):
 
     obs: Obs
     actions: Tensor
+    action_masks: Tensor | None = None

@@ -426,7 +426,7 @@ COUNTING = {
     "env_id": "Acrobot-v1", "total_timesteps": 7, "num_envs": 4, "env_backend": "async", "env_kwargs": {"a": 1},
     "normalize_obs": True, "normalize_reward": True, "eval_every_timesteps": 7, "num_eval_episodes": 7,
     "eval_deterministic": False, "max_eval_episode_steps": 7, "stop_at_reward": 7.0, "stop_after_stale_evals": 7,
-    "algorithm": PPOConfig(gamma=0.7), "preprocessing": "atari",
+    "algorithm": PPOConfig(gamma=0.7), "preprocessing": "atari", "use_action_masks": "off",
 }  # fmt: skip
 ATARI_COUNTING = {
     "image_size": 42, "grayscale": False, "frame_stack": 2, "noop_max": 7, "frame_skip": 2, "max_pool": False,
@@ -452,6 +452,10 @@ class TestFingerprint:
             games.with_overrides(**{key: value}).fingerprint() for key, value in ATARI_COUNTING.items()
         ]
         assert len({config.fingerprint(), *prints}) == len(COUNTING) + len(ATARI_COUNTING) + 1
+
+    def test_masks_that_a_run_found_for_itself_are_no_other_experiment(self):
+        config = TrainConfig(**BASE)
+        assert config.with_overrides(use_action_masks="on").fingerprint() == config.fingerprint()
 
     def test_a_default_that_is_written_down_is_still_the_default(self):
         config = TrainConfig(**BASE)

@@ -109,6 +109,7 @@ class A2C(Algorithm):
     name = "a2c"
     config_class = A2CConfig
     action_spaces = ANY_ACTION
+    takes_action_masks = True
 
     build_actor = staticmethod(build_actor_critic)
     build_source = staticmethod(build_rollouts)

@@ -36,6 +36,8 @@ class Algorithm:
     """The kinds of actions it takes."""
     bounded_actions: ClassVar[bool] = False
     """Whether continuous actions must have finite bounds."""
+    takes_action_masks: ClassVar[bool] = False
+    """Whether its policy heeds masks of allowed actions."""
 
     def __init__(
         self,
@@ -124,13 +126,16 @@ class Algorithm:
         state: PolicyState | None = None,
         episode_start: Any = None,
         deterministic: bool = True,
+        action_masks: Any = None,
     ) -> tuple[Array, PolicyState | None]:
         """Return (action in the environment's units, state) for one observation or a batch of them.
 
         A policy with a memory takes the `state` that the last call returned, and forgets it where `episode_start` is
-        true; the state of any other is None.
+        true; the state of any other is None. `action_masks` says what is allowed, where the observation does not.
         """
-        return self.agent.act(obs, state, episode_start, deterministic=deterministic)
+        return self.agent.act(
+            obs, state, episode_start, deterministic=deterministic, action_masks=action_masks
+        )
 
     def evaluate(
         self,

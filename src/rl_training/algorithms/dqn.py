@@ -161,7 +161,7 @@ class DQNLearner(OffPolicyLearner):
         with torch.no_grad():
             next_outputs = self.target.network(rows.next_obs, noises[1])
             chooser = network(rows.next_obs, noises[2]) if self.config.double else next_outputs
-            next_chosen = chosen(next_outputs, policy.action_values(chooser).argmax(-1))
+            next_chosen = chosen(next_outputs, policy.best(chooser, rows.next_action_masks))
         outputs = network(rows.obs, noises[0])
         losses, errors = self._losses(
             chosen(outputs, rows.actions), next_chosen, rows.rewards, rows.discounts
@@ -194,6 +194,7 @@ class DQN(Algorithm):
     name = "dqn"
     config_class = DQNConfig
     action_spaces = (spaces.Discrete,)
+    takes_action_masks = True
 
     @staticmethod
     def build_actor(settings: DQNConfig, context: BuildContext) -> Actor[QPolicy]:

@@ -8,6 +8,7 @@ from torch import Tensor
 from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scalar
 from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
 from rl_training.config import AlgorithmConfig
+from rl_training.core.masks import stored_space
 from rl_training.core.schedules import ScheduleName, scheduled
 from rl_training.core.seeding import REPLAY, numpy_generator
 from rl_training.core.types import Progress
@@ -116,7 +117,7 @@ def build_replay(
     """Return the replay that the policy learns from."""
     spec, policy = context.spec, actor.policy
     buffer = ReplayBuffer.for_spaces(
-        spec.observation_space,
+        stored_space(spec),
         spec.action_space,
         capacity=settings.buffer_size,
         num_envs=spec.num_envs,

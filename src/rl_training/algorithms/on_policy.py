@@ -11,6 +11,7 @@ from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scal
 from rl_training.algorithms.optim import FlatOptimizer
 from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
 from rl_training.config import AlgorithmConfig
+from rl_training.core.masks import stored_space
 from rl_training.core.schedules import ScheduleName, scheduled
 from rl_training.core.seeding import ACTIONS, numpy_generator
 from rl_training.core.types import Metrics, Progress, UpdateResult
@@ -157,7 +158,7 @@ def build_rollouts(
     """Return the rollouts that the policy learns from."""
     spec = context.spec
     buffer = make_buffer(
-        spec.observation_space,
+        stored_space(spec),
         spec.action_space,
         num_steps=settings.num_steps,
         num_envs=spec.num_envs,

@@ -191,6 +191,7 @@ class PPO(Algorithm):
     name = "ppo"
     config_class = PPOConfig
     action_spaces = ANY_ACTION
+    takes_action_masks = True
 
     build_actor = staticmethod(build_actor_critic)
     build_source = staticmethod(build_rollouts)

@@ -59,6 +59,7 @@ class RecurrentPPO(Algorithm):
     name = "recurrent_ppo"
     config_class = RecurrentPPOConfig
     action_spaces = ANY_ACTION
+    takes_action_masks = True
 
     @staticmethod
     def build_actor(settings: RecurrentPPOConfig, context: BuildContext) -> Actor[RecurrentPolicy]:

@@ -27,6 +27,7 @@ RUN_GROUPS = {
         "env_timeout",
         "rebuild_envs",
         "max_restarts",
+        "use_action_masks",
         "normalize_obs",
         "normalize_reward",
     ),

@@ -9,7 +9,7 @@ import torch
 from gymnasium import Space, spaces
 
 from rl_training.core.errors import UserError
-from rl_training.core.types import Array, ObsArray, leaves
+from rl_training.core.types import Array, ObsArray, joined, leaves
 
 LEAF_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 CONTAINER_SPACES = (spaces.Dict, spaces.Tuple)
@@ -64,7 +64,7 @@ def zeros_for(space: Space[Any], *leading: int) -> ObsArray:
         key: np.zeros((*leading, *(leaf.shape or ())), dtype=leaf_dtype(leaf))
         for key, leaf in observation_leaves(space).items()
     }
-    return arrays[""] if "" in arrays else arrays
+    return joined(arrays)
 
 
 def copy_obs(target: ObsArray, source: ObsArray) -> None:
@@ -78,8 +78,7 @@ def copy_obs(target: ObsArray, source: ObsArray) -> None:
 
 def take_rows(obs: ObsArray, index: Array) -> ObsArray:
     """Return the rows `index` of an observation, copied."""
-    rows = {key: array[index] for key, array in leaves(obs)}
-    return rows[""] if "" in rows else rows
+    return joined({key: array[index] for key, array in leaves(obs)})
 
 
 def space_text(space: Space[Any]) -> str:

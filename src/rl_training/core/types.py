@@ -6,7 +6,7 @@ third of a torch call, and on the CPU the buffers let both see the same memory.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from gymnasium import Space
@@ -18,6 +18,7 @@ ObsArray: TypeAlias = Array | dict[str, Array]  # nested spaces are flattened to
 Obs: TypeAlias = Tensor | dict[str, Tensor]
 Metrics: TypeAlias = dict[str, Tensor]  # 0-d, detached, wherever they were computed
 State: TypeAlias = dict[str, Any]  # nested; leaves are tensors (safetensors) or plain data (JSON)
+PartT = TypeVar("PartT")
 PolicyState: TypeAlias = tuple[
     Array, ...
 ]  # what a policy remembers, rows [N] first; () for one without memory
@@ -61,6 +62,8 @@ class EnvSpec:
     observation_space: Space[Any]
     action_space: Space[Any]
     num_envs: int
+    masked: bool = False
+    """Whether each observation has a mask of allowed actions beside it, which is no part of the space."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,11 @@ def leaves(obs: ObsArray) -> Iterator[tuple[str, Array]]:
         yield from obs.items()
     else:
         yield "", obs
+
+
+def joined(parts: dict[str, PartT]) -> PartT | dict[str, PartT]:
+    """Return parts by flattened key as one observation: the plain one, if it is alone."""
+    return parts[""] if len(parts) == 1 and "" in parts else parts
 
 
 def tensors_of(obs: ObsArray) -> Obs:

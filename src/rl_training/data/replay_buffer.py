@@ -21,8 +21,9 @@ from rl_training.core.columns import (
     observation_columns,
     shaped_columns,
 )
+from rl_training.core.masks import split_mask
 from rl_training.core.tensor_struct import TensorStruct
-from rl_training.core.types import Array, Obs, ObsArray, State, StepArrays, leaves
+from rl_training.core.types import Array, Obs, ObsArray, State, StepArrays, joined, leaves
 from rl_training.data.accumulators import Accumulator, NStepWindow
 from rl_training.data.frames import FrameStore, frame_store
 from rl_training.data.samplers import make_sampler
@@ -48,6 +49,10 @@ class Transitions(TensorStruct):
     """Importance weights of prioritised sampling; None where all are 1."""
     extra: dict[str, Tensor] = field(default_factory=dict)
     """The columns that the explorer declared, as they were when the action was taken."""
+    action_masks: Tensor | None = None
+    """What was allowed [B, M]; None where everything is."""
+    next_action_masks: Tensor | None = None
+    """What the successor allows [B, M]."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -83,12 +88,11 @@ class ReplayBuffer:
         self.capacity, self.num_envs = capacity, num_envs
         self.total_rows = self.kept_rows = 0
         seen = shaped_columns(obs_shape, obs_dtype)
-        self._plain = "" in seen
         self.frames: FrameStore | None = None
         if frame_stack is not None:
             waiting = num_envs * (frame_stack + n_step)
             self.frames = frame_store(seen, frame_stack, num_envs=num_envs, num_rows=capacity + waiting)
-            seen = {"": Column("obs", (frame_stack,), np.int64)}
+            seen = {**seen, "": Column("obs", (frame_stack,), np.int64)}
         self._obs_keys = list(seen)
         self._extra = [column.name for column in extra]
         self.columns = (
@@ -122,15 +126,12 @@ class ReplayBuffer:
     ) -> "ReplayBuffer":
         """Return a buffer with the shapes and types of the spaces; nested entries under keys such as `a/b`."""
         seen = observation_columns(observation_space)
-        shapes = {key: column.shape for key, column in seen.items()}
-        dtypes = {key: column.type for key, column in seen.items()}
-        plain = "" in shapes
         action = action_column(action_space)
         return cls(
             capacity=capacity,
             num_envs=num_envs,
-            obs_shape=shapes[""] if plain else shapes,
-            obs_dtype=dtypes[""] if plain else dtypes,
+            obs_shape={key: column.shape for key, column in seen.items()},
+            obs_dtype={key: column.type for key, column in seen.items()},
             action_shape=action.shape,
             action_dtype=action.type,
             **settings,
@@ -197,15 +198,19 @@ class ReplayBuffer:
         start = (self.total_rows - self.kept_rows) % self.capacity
         index, weights = self.sampler.draw(batch_size, rng, start=start, kept=self.kept_rows, beta=beta)
         rows = self.rows.take(index)
+        obs, masks = self._decoded("obs", rows)
+        next_obs, next_masks = self._decoded("next_obs", rows)
         return Transitions(
-            obs=self._decoded("obs", rows),
+            obs=obs,
             actions=torch.from_numpy(rows["actions"]),
             rewards=torch.from_numpy(rows["rewards"]),
             discounts=torch.from_numpy(rows["discounts"]),
-            next_obs=self._decoded("next_obs", rows),
+            next_obs=next_obs,
             indices=torch.from_numpy(index),
             weights=None if weights is None else torch.from_numpy(weights),
             extra={name: torch.from_numpy(rows[name]) for name in self._extra},
+            action_masks=masks,
+            next_action_masks=next_masks,
         )
 
     def update_priorities(self, indices: Tensor, errors: Tensor) -> None:
@@ -217,17 +222,17 @@ class ReplayBuffer:
         self.window.forget(envs)
 
     def _encoded(self, kind: str, obs: ObsArray) -> dict[str, Array]:
+        parts = {field_name(kind, key): array for key, array in leaves(obs)}
         if self.frames is not None:
-            assert not isinstance(obs, dict)
-            return {kind: self.frames.numbers_of(obs, moved_on=kind == "next_obs")}
-        return {field_name(kind, key): array for key, array in leaves(obs)}
+            parts[kind] = self.frames.numbers_of(parts[kind], moved_on=kind == "next_obs")
+        return parts
 
-    def _decoded(self, kind: str, rows: Array) -> Obs:
+    def _decoded(self, kind: str, rows: Array) -> tuple[Obs, Tensor | None]:
+        """Return observations and masks."""
+        parts = {key: torch.from_numpy(rows[field_name(kind, key)]) for key in self._obs_keys}
         if self.frames is not None:
-            return torch.from_numpy(self.frames.stacks(rows[kind]))
-        if self._plain:
-            return torch.from_numpy(rows[kind])
-        return {key: torch.from_numpy(rows[field_name(kind, key)]) for key in self._obs_keys}
+            parts[""] = torch.from_numpy(self.frames.stacks(rows[kind]))
+        return split_mask(joined(parts))
 
     def _drop_unneeded_frames(self) -> None:
         """Make room for frames, between two steps: those of rows that are kept or wait are needed, no others."""
@@ -301,4 +306,4 @@ def _successors(step: StepArrays) -> ObsArray:
         final = step.final_obs[key] if isinstance(step.final_obs, dict) else step.final_obs
         mask = step.ended.reshape(-1, *[1] * (array.ndim - 1))
         found[key] = np.where(mask, final, array)
-    return found[""] if "" in found else found
+    return joined(found)

@@ -17,9 +17,10 @@ from rl_training.core.columns import (
     observation_columns,
     shaped_columns,
 )
+from rl_training.core.masks import split_mask
 from rl_training.core.returns import gae
 from rl_training.core.tensor_struct import TensorStruct
-from rl_training.core.types import ActArrays, Obs, ObsArray, StepArrays, leaves
+from rl_training.core.types import ActArrays, Obs, ObsArray, StepArrays, joined, leaves
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -52,6 +53,8 @@ class RolloutBatch(TensorStruct):
     valid: Tensor | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
     """The columns that the explorer declared."""
+    action_masks: Tensor | None = None
+    """What was allowed [B, M]; None where everything is."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -146,7 +149,7 @@ class RolloutBuffer:
         self.extra = {column.name: tensors[column.name] for column in extra}
         self._write_obs = {key: self._write[column.name] for key, column in seen.items()}
         by_key = {key: tensors[column.name] for key, column in seen.items()}
-        self.obs = by_key[""] if "" in by_key else by_key
+        self.obs = joined(by_key)
         self.reset()
 
     def reset(self) -> None:
@@ -215,8 +218,9 @@ class RolloutBuffer:
 
     def flat(self) -> RolloutBatch:
         """Return all rows [T * N] as views, in the order of time."""
+        obs, masks = split_mask(self.obs)
         batch = RolloutBatch(
-            obs=self.obs,
+            obs=obs,
             actions=self.actions,
             logprobs=self.logprobs,
             values=self.values,
@@ -224,6 +228,7 @@ class RolloutBuffer:
             returns=self.returns,
             valid=None if bool(self.valid.all()) else self.valid,
             extra=self.extra,
+            action_masks=masks,
         )
         return batch.map(_flatten_leading)
 

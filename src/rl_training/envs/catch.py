@@ -17,14 +17,16 @@ class Catch(gymnasium.Env[Array, Any]):
 
     One episode is nine steps; it pays 1 for a catch and -1 for a miss. The board is seen in 36 x 36 gray pixels.
     Actions: left, stay, right; if `continuous`, one number in [-1, 1], the columns to move by. Whoever does not look
-    catches one ball of five: -0.6.
+    catches one ball of five: -0.6. With `shown_steps` the ball is in so many first pictures only: one to remember.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
     observation_space: spaces.Space[Array] = spaces.Box(0, 255, (PIXELS, PIXELS), np.uint8)
 
-    def __init__(self, *, continuous: bool = False, render_mode: str | None = None) -> None:
-        self.continuous, self.render_mode = continuous, render_mode
+    def __init__(
+        self, *, continuous: bool = False, shown_steps: int = ROWS, render_mode: str | None = None
+    ) -> None:
+        self.continuous, self.shown_steps, self.render_mode = continuous, shown_steps, render_mode
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32) if continuous else spaces.Discrete(3)
         self.ball, self.row, self.paddle = 0, 0, 0.0
 
@@ -34,7 +36,7 @@ class Catch(gymnasium.Env[Array, Any]):
         """Drop a new ball, and put the paddle into the middle."""
         super().reset(seed=seed)
         self.ball, self.row, self.paddle = int(self.np_random.integers(COLUMNS)), 0, COLUMNS // 2
-        return self._picture(), {}
+        return self._seen(), {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Move the paddle, and let the ball fall by one row."""
@@ -43,15 +45,19 @@ class Catch(gymnasium.Env[Array, Any]):
         self.row += 1
         over = self.row == ROWS - 1
         caught = abs(self.paddle - self.ball) <= 0.5
-        return self._picture(), (1.0 if caught else -1.0) if over else 0.0, over, False, {}
+        return self._seen(), (1.0 if caught else -1.0) if over else 0.0, over, False, {}
 
     def render(self) -> Any:
         """Return the board as it is, in colour."""
-        return np.repeat(self._picture()[:, :, None], 3, axis=2)
+        return np.repeat(self._picture(ball=True)[:, :, None], 3, axis=2)
 
-    def _picture(self) -> Array:
+    def _seen(self) -> Array:
+        return self._picture(ball=self.row < self.shown_steps)
+
+    def _picture(self, *, ball: bool) -> Array:
         picture = np.zeros((PIXELS, PIXELS), np.uint8)
-        for row, column in ((self.row, self.ball), (ROWS - 1, self.paddle)):
+        things = [(ROWS - 1, self.paddle), *([(self.row, self.ball)] if ball else [])]
+        for row, column in things:
             top, left = round(row * CELL_HEIGHT), round(column * CELL_WIDTH)
             picture[top : round((row + 1) * CELL_HEIGHT), left : round((column + 1) * CELL_WIDTH)] = 255
         return picture

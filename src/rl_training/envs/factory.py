@@ -19,6 +19,7 @@ from rl_training.envs.atari import AtariPreprocessing, offer_games, single_frame
 from rl_training.envs.atari_native import OF_THE_THREADS, NativeAtari
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.images import ImagePreprocessing
+from rl_training.envs.masks import telling_masks
 from rl_training.envs.workers import WorkerVectorEnv
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
@@ -38,7 +39,8 @@ def make_env(
 
     def unseeded() -> Env:
         kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
-        return _preprocessed(cfg, factory(**kwargs) if factory is not None else _registered(cfg, kwargs))
+        env = _preprocessed(cfg, factory(**kwargs) if factory is not None else _registered(cfg, kwargs))
+        return env if cfg.use_action_masks == "off" else telling_masks(env)
 
     def build() -> SeededEpisodes:
         anew = unseeded if cfg.rebuild_envs == "on" else None

@@ -4,20 +4,19 @@ Exact resume rests on an episode being a function of its reset seed and its acti
 against a fresh one, with the same seed and the same actions, and a second fresh one is the control.
 """
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from gymnasium.vector import SyncVectorEnv
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault
+from rl_training.core.generators import callers_generators_kept
 from rl_training.core.seeding import HISTORY_CHECK, derived_seed
 from rl_training.envs.factory import EnvFactory, make_vector_env
+from rl_training.envs.masks import NAME, has_entry, sample_allowed
 from rl_training.envs.observations import nested_leaves
 from rl_training.envs.traces import trace
 from rl_training.envs.workers import WorkerVectorEnv
@@ -76,7 +75,7 @@ def inspect(config: TrainConfig, factory: EnvFactory | None = None) -> Finding:
     Workers are used where the run uses them, so that an environment that hangs or dies does no harm here either.
     """
     try:
-        with _global_generators_kept():
+        with callers_generators_kept():
             return _compare(config, factory)
     except Exception:  # training will meet the same fault and report it with its address
         return Finding()
@@ -116,12 +115,13 @@ def _last_episode(
     """Build an environment, play `earlier` episodes, and return what it shows in the one that is compared."""
     env = make_vector_env(config, 1, factory=factory)
     assert isinstance(env, SyncVectorEnv | WorkerVectorEnv)
+    masked = config.use_action_masks == "on"
     try:
         statistics = env.call("wrapper_statistics")
         for episode in range(earlier):
-            _play(env, episode)
+            _play(env, episode, masked=masked)
         env.set_attr("new_statistics", list(statistics))  # kept in checkpoints: no hindrance
-        moments = _play(env, EARLIER_EPISODES)
+        moments = _play(env, EARLIER_EPISODES, masked=masked)
         kept = earlier > 0 and not rebuilds and env.call("keeps_its_world")[0]
         seconds = min(env.call("rebuild")[0] for _ in range(3)) if rebuilds else 0.0
         return _Played(moments, kept, seconds)
@@ -129,13 +129,23 @@ def _last_episode(
         env.close()
 
 
-def _play(env: Environments, episode: int) -> list[Moment]:
+def _action(env: Environments, obs: Any, told: dict[str, Any], *, masked: bool) -> Any:
+    """Draw an action [1, ...], one that is allowed where masks are heeded."""
+    if not masked:
+        return env.action_space.sample()
+    mask = obs[NAME] if has_entry(env.single_observation_space) else told[NAME]
+    return np.asarray([sample_allowed(env.single_action_space, np.asarray(mask[0], np.bool_).reshape(-1))])
+
+
+def _play(env: Environments, episode: int, *, masked: bool) -> list[Moment]:
     env.set_attr("episode", [episode - 1])
     env.action_space.seed(derived_seed(episode, HISTORY_CHECK))
-    obs, _ = env.reset()
+    env.single_action_space.seed(derived_seed(episode, HISTORY_CHECK, 1))
+    obs, told = env.reset()
     moments = [Moment(trace(obs), 0.0, (False, False))]
     for _ in range(MAX_STEPS):
-        obs, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        obs, reward, terminated, truncated, info = env.step(_action(env, obs, told, masked=masked))
+        told = info
         end = bool(terminated[0]), bool(truncated[0])
         if any(end):  # what was returned belongs to the next episode already
             final = info["final_obs"]
@@ -154,15 +164,3 @@ def _difference(expected: list[Moment], found: list[Moment]) -> str | None:
         if names:
             return f"differ after {step} steps in the {' and the '.join(names)}"
     return None
-
-
-@contextlib.contextmanager
-def _global_generators_kept() -> Iterator[None]:
-    """Leave Python's, NumPy's and torch's generators as they were, whatever an environment draws from them."""
-    before: tuple[Any, ...] = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        torch.set_rng_state(before[2])

@@ -8,7 +8,7 @@ from gymnasium import Space
 
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import copy_obs, leaf_dtype, observation_leaves
-from rl_training.core.types import Array, ObsArray
+from rl_training.core.types import Array, ObsArray, joined
 
 
 def nested_leaves(obs: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -35,8 +35,9 @@ def write_batch(target: ObsArray, obs: Any) -> None:
 def write_row(target: ObsArray, row: int, obs: Any) -> None:
     """Write one environment's observation into row `row` of `target`."""
     if isinstance(target, dict):
-        for key, leaf in nested_leaves(obs):
-            target[key][row] = leaf
+        parts = dict(nested_leaves(obs))
+        for key, array in target.items():
+            array[row] = parts[key]
     else:
         target[row] = obs
 
@@ -84,4 +85,4 @@ def batched(space: Space[Any], obs: Any) -> tuple[ObsArray, bool]:
     if len(sizes) != 1:
         raise UserError("the entries of the observation disagree on the batch size")
     is_batch = sizes != {None}
-    return (arrays[""] if "" in arrays else arrays), is_batch
+    return joined(arrays), is_batch

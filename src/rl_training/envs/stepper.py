@@ -5,15 +5,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from rl_training.core.errors import EnvironmentFault, UserError
+from rl_training.core.errors import EnvironmentFault
+from rl_training.core.masks import split_mask, stored_space
 from rl_training.core.seeding import NATIVE_RESUMES, derived_seed
 from rl_training.core.spaces import float_dtype, zeros_for
-from rl_training.core.types import Array, EnvSpec, State, StepArrays, leaves
+from rl_training.core.types import Array, State, StepArrays, leaves
 from rl_training.envs.actions import ActionAdapter
+from rl_training.envs.autoreset import reads_same_step
 from rl_training.envs.episodes import Snapshot
 from rl_training.envs.finite import too_large, zero_product
+from rl_training.envs.masks import MaskReader, env_spec
 from rl_training.envs.observations import write_batch, write_row
 from rl_training.envs.statistics import Statistics, statistics_from, statistics_state
 
@@ -30,23 +33,30 @@ class VectorStepper:
     """
 
     def __init__(
-        self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None, clip_reward: bool = False
+        self,
+        env: VectorEnv[Any, Any, Any],
+        *,
+        seed: int | None = None,
+        clip_reward: bool = False,
+        masked: bool = False,
     ) -> None:
         """`seed` is for native vector environments; the others carry their own streams.
 
-        With `clip_reward` what is learned from, `out.signal`, is the sign of the reward.
+        With `clip_reward` what is learned from, `out.signal`, is the sign of the reward. A `masked` environment tells
+        which actions are allowed.
         """
         self.env = env
         self.seed = seed
-        self.same_step = _reads_same_step(env)
-        self.spec = EnvSpec(env.single_observation_space, env.single_action_space, env.num_envs)
+        self.same_step = reads_same_step(env)
+        single = env.single_observation_space, env.single_action_space
+        self.spec = env_spec(*single, env.num_envs, masked=masked)
         self.adapter = ActionAdapter(env.single_action_space)
         self.vector_steps = 0
         n = env.num_envs
         reward = np.zeros(n, np.float64)
         self.out = StepArrays(
-            obs=zeros_for(env.single_observation_space, n),
-            final_obs=zeros_for(env.single_observation_space, n),
+            obs=zeros_for(stored_space(self.spec), n),
+            final_obs=zeros_for(stored_space(self.spec), n),
             reward=reward,
             signal=np.zeros(n, np.float64) if clip_reward else reward,
             terminated=np.zeros(n, np.bool_),
@@ -56,6 +66,8 @@ class VectorStepper:
             cut=np.zeros(n, np.bool_),
             num_valid=n,
         )
+        self.masks = MaskReader(env, self.out, same_step=self.same_step) if masked else None
+        self._seen, self._seen_last = split_mask(self.out.obs)[0], split_mask(self.out.final_obs)[0]
         self._checks = [
             ("an observation", key, array, zero_product(array))
             for key, array in leaves(self.out.obs)
@@ -64,13 +76,15 @@ class VectorStepper:
 
     def reset(self) -> None:
         """Start a new episode everywhere."""
-        obs, _ = self.env.reset(seed=self.seed)
+        obs, info = self.env.reset(seed=self.seed)
         out = self.out
-        write_batch(out.obs, obs)
+        write_batch(self._seen, obs)
         out.ended[:] = False
         out.valid[:] = True
         out.cut[:] = False
         out.any_ended = out.any_cut = False
+        if self.masks is not None:
+            self.masks.read(obs, info, self.vector_steps)
         self._refuse_non_finite()
 
     def step(self, action: Array) -> None:
@@ -81,7 +95,7 @@ class VectorStepper:
             np.logical_not(out.ended, out=out.valid)
         obs, reward, terminated, truncated, info = self.env.step(self.adapter.to_env(action))
         self.vector_steps += 1
-        write_batch(out.obs, obs)
+        write_batch(self._seen, obs)
         out.reward[:] = reward
         out.terminated[:] = terminated
         np.greater(truncated, terminated, out=out.truncated)  # terminated wins if both are set
@@ -98,6 +112,8 @@ class VectorStepper:
             self._write_final_obs(obs, info)
         if CUT in info or out.any_cut or (out.any_ended and CUT in info.get("final_info", ())):
             self._write_cuts(info)
+        if self.masks is not None:
+            self.masks.read(obs, info, self.vector_steps)
         if out.signal is not out.reward:
             np.sign(out.reward, out=out.signal)
         self._refuse_non_finite()
@@ -105,8 +121,10 @@ class VectorStepper:
     def restart(self, rows: Array) -> None:
         """Begin new episodes in the environments of the mask [N]; a native vector environment just goes on."""
         if self.resumable:
-            obs, _ = self.env.reset(options={"reset_mask": rows})
-            write_batch(self.out.obs, obs)
+            obs, info = self.env.reset(options={"reset_mask": rows})
+            write_batch(self._seen, obs)
+            if self.masks is not None:
+                self.masks.read(obs, info, self.vector_steps, rows)
 
     def close(self) -> None:
         """Close the environments."""
@@ -232,14 +250,14 @@ class VectorStepper:
     def _write_final_obs(self, obs: Any, info: dict[str, Any]) -> None:
         out = self.out
         if not self.same_step:
-            write_batch(out.final_obs, obs)
+            write_batch(self._seen_last, obs)
             return
         final = info["final_obs"]
         if isinstance(final, np.ndarray) and final.dtype == object:
             for row in np.flatnonzero(out.ended):
-                write_row(out.final_obs, int(row), final[row])
+                write_row(self._seen_last, int(row), final[row])
         else:  # one array for all environments
-            write_batch(out.final_obs, final)
+            write_batch(self._seen_last, final)
         for key, array in leaves(out.final_obs):
             if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array[out.ended]).all():
                 bad = array.reshape(len(array), -1)
@@ -291,19 +309,3 @@ def _warn_of_rewards(rows: list[int]) -> None:
             "not been interrupted",
             stacklevel=2,
         )
-
-
-def _reads_same_step(env: VectorEnv[Any, Any, Any]) -> bool:
-    declared = env.metadata.get("autoreset_mode")
-    try:
-        mode = declared if isinstance(declared, AutoresetMode) else AutoresetMode(declared)
-    except ValueError:
-        mode = None
-    if mode is AutoresetMode.SAME_STEP:
-        return True
-    if mode is AutoresetMode.NEXT_STEP:
-        return False
-    raise UserError(
-        f"{type(env).__name__} declares autoreset mode {declared!r} in its metadata; "
-        "set metadata['autoreset_mode'] to gymnasium.vector.AutoresetMode.SAME_STEP or NEXT_STEP"
-    )

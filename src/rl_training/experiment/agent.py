@@ -9,6 +9,7 @@ import numpy as np
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.core.masks import with_mask
 from rl_training.core.protocols import Policy
 from rl_training.core.seeding import EVALUATION_ACTIONS, numpy_generator
 from rl_training.core.space_data import space_to_data
@@ -16,6 +17,7 @@ from rl_training.core.spaces import space_text
 from rl_training.core.types import Array, EnvSpec, PolicyState, Progress, State, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.factory import EnvFactory
+from rl_training.envs.masks import masks_of, without_entry
 from rl_training.envs.observations import batched
 from rl_training.envs.stepper import saved_statistics
 from rl_training.experiment.building import NOTHING, Given, own_build
@@ -62,12 +64,12 @@ class Agent:
         """How long it has trained."""
         return self._progress().timesteps
 
-    def predict(self, obs: Any, *, deterministic: bool = True) -> Array:
+    def predict(self, obs: Any, *, deterministic: bool = True, action_masks: Any = None) -> Array:
         """Return the action in the environment's units for one observation, or actions for a batch.
 
         A policy with a memory acts as at the beginning of an episode; `act` goes on with one.
         """
-        return self.act(obs, deterministic=deterministic)[0]
+        return self.act(obs, deterministic=deterministic, action_masks=action_masks)[0]
 
     def act(
         self,
@@ -76,14 +78,19 @@ class Agent:
         episode_start: Any = None,
         *,
         deterministic: bool = True,
+        action_masks: Any = None,
     ) -> tuple[Array, PolicyState | None]:
         """Return the action or actions, and what the policy remembers now: None for one without memory.
 
         `state` is what the last call returned; where `episode_start` is true, one for all rows or one each, it is
-        forgotten.
+        forgotten. `action_masks` are true for what is allowed, one for all rows or one each; without them it is what
+        the observation's own entry says, and everything where it has none.
         """
-        batch, is_batch = batched(self.spec.observation_space, obs)
+        seen, own_masks = without_entry(obs) if self.spec.masked else (obs, None)
+        batch, is_batch = batched(self.spec.observation_space, seen)
         rows = len(next(iter(leaves(batch)))[1])
+        if (masks := own_masks if action_masks is None else action_masks) is not None:
+            batch = with_mask(batch, masks_of(self.spec.action_space, masks, rows))
         memory = self._memory(state, episode_start, rows)
         chosen, memory = self.policy.act(batch, memory, deterministic=deterministic, rng=self._rng)
         actions = self._adapter.to_env(chosen)

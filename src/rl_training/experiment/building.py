@@ -4,7 +4,9 @@ Of those a checkpoint knows the names at most.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from inspect import getattr_static
 from typing import Any
 
@@ -17,7 +19,8 @@ from rl_training.algorithms.parts import Actor, BuildContext, Parts
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.types import EnvSpec
-from rl_training.envs.factory import EnvFactory, import_module
+from rl_training.envs.factory import EnvFactory, import_module, make_vector_env
+from rl_training.envs.masks import settle_masks
 from rl_training.models.encoders import EncoderClass, encoder_name
 
 
@@ -62,6 +65,15 @@ def build_actor(config: TrainConfig, spec: EnvSpec, given: Given = NOTHING) -> A
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's way to say it
             raise
         raise UserError(f"there is not enough memory for the agent's networks: {error}") from error
+
+
+def with_masks(
+    config: TrainConfig, given: Given = NOTHING, notice: Callable[[str], None] = lambda text: None
+) -> TrainConfig:
+    """Return the config with `use_action_masks: auto` settled by what the environment tells; say what that is."""
+    takes = (given.algorithm or ALGORITHMS[config.algo]).takes_action_masks
+    build = partial(make_vector_env, config, 1, factory=given.factory)
+    return settle_masks(config, build, takes_masks=takes, notice=notice)
 
 
 def _build_context(config: TrainConfig, spec: EnvSpec, given: Given) -> BuildContext:

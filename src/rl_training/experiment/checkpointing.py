@@ -138,7 +138,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if "model" not in state:
             raise ValueError("there is no model in it")
         facts = _checked_facts(manifest["facts"])
-        spec = _saved_spec(path, facts["spaces"], config.num_envs)
+        spec = _saved_spec(path, facts["spaces"], config)
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
         config = with_flat_images(config, state, spec)
         if facts["algorithm"] is None:  # otherwise nobody but its class knows what it builds
@@ -146,7 +146,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path, config, progress, state, facts, spec, signed)
 
 
-def _saved_spec(path: Path, saved: Mapping[str, Any], num_envs: int) -> EnvSpec | None:
+def _saved_spec(path: Path, saved: Mapping[str, Any], config: TrainConfig) -> EnvSpec | None:
     """Return the spaces that are data; None for the names of format 1."""
     if all(isinstance(entry, str) for entry in saved.values()):
         return None
@@ -154,7 +154,7 @@ def _saved_spec(path: Path, saved: Mapping[str, Any], num_envs: int) -> EnvSpec 
         observation, action = (space_from_data(saved[name]) for name in SPACES)
     except UserError as error:
         raise UserError(f"checkpoint {path}: {error}") from error
-    return EnvSpec(observation, action, num_envs)
+    return EnvSpec(observation, action, config.num_envs, masked=config.use_action_masks == "on")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from rl_training.core.protocols import Policy
 from rl_training.core.seeding import EVALUATION_ACTIONS, EVALUATION_EPISODES, numpy_generator
 from rl_training.core.types import EnvSpec, Evaluation
 from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
+from rl_training.envs.masks import env_spec
 from rl_training.envs.stepper import VectorStepper
 from rl_training.runtime.evaluator import Evaluator
 
@@ -32,14 +33,18 @@ def evaluation_stepper(config: TrainConfig, num_episodes: int, factory: EnvFacto
         stream=EVALUATION_EPISODES,
         backend=backend,
     )
-    return RestartingStepper(env, seed=config.seed + 1_000_003 if backend == "native" else None)
+    seed = config.seed + 1_000_003 if backend == "native" else None
+    return RestartingStepper(env, seed=seed, masked=config.use_action_masks == "on")
 
 
 def training_stepper(config: TrainConfig, factory: EnvFactory | None) -> VectorStepper:
     """Return the environments that a run of this config learns in: the only ones that may clip rewards."""
     seed = config.seed if config.env_backend == "native" else None
     clips = config.preprocessing == "atari" and config.clip_reward
-    return VectorStepper(make_vector_env(config, factory=factory), seed=seed, clip_reward=clips)
+    masked = config.use_action_masks == "on"
+    return VectorStepper(
+        make_vector_env(config, factory=factory), seed=seed, clip_reward=clips, masked=masked
+    )
 
 
 def evaluate_policy(
@@ -69,13 +74,16 @@ def evaluate_policy(
 
 def probe_spec(config: TrainConfig, factory: EnvFactory | None) -> EnvSpec:
     """Return the spaces of the config's environment, by building one."""
+    masked = config.use_action_masks == "on"
     if _only_native(config, factory):
         vector = make_vector_env(config, 1)
         vector.close()
-        return EnvSpec(vector.single_observation_space, vector.single_action_space, config.num_envs)
-    env = make_env(config, 0, factory=factory)()
-    env.close()
-    return EnvSpec(env.observation_space, env.action_space, config.num_envs)
+        spaces = vector.single_observation_space, vector.single_action_space
+    else:
+        env = make_env(config, 0, factory=factory)()
+        env.close()
+        spaces = env.observation_space, env.action_space
+    return env_spec(*spaces, config.num_envs, masked=masked)
 
 
 def _only_native(config: TrainConfig, factory: EnvFactory | None) -> bool:

@@ -13,7 +13,7 @@ from rl_training.core.state import not_finite
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.agent import Agent, check_spaces
-from rl_training.experiment.building import NOTHING, Given, build_actor, build_parts, own_build
+from rl_training.experiment.building import NOTHING, Given, build_actor, build_parts, own_build, with_masks
 from rl_training.experiment.checkpoint_folders import read_given
 from rl_training.experiment.checkpointing import (
     Checkpoint,
@@ -30,6 +30,7 @@ from rl_training.policies.base import NetworkPolicy
 
 def new_agent(config: TrainConfig, given: Given = NOTHING) -> Agent:
     """Return an agent with initial weights."""
+    config = with_masks(config, given)
     spec = probe_spec(config, given.factory)
     return Agent(
         config,

@@ -10,6 +10,12 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, Interrupted, RunFault, UserError
+from rl_training.core.generators import (
+    callers_generators_kept,
+    global_generators,
+    seed_global_generators,
+    set_global_generators,
+)
 from rl_training.core.types import EnvSpec, Evaluation, Progress
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import Agent, agent_facts
@@ -21,12 +27,6 @@ from rl_training.experiment.curves import plot_learning_curve
 from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper, training_stepper
 from rl_training.experiment.faults import forget_traceback, write_traceback
 from rl_training.experiment.files import write_text
-from rl_training.experiment.generators import (
-    callers_generators_kept,
-    global_generators,
-    seed_global_generators,
-    set_global_generators,
-)
 from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.logging import EvaluationLog, MetricFiles
 from rl_training.experiment.metadata import Metadata

@@ -20,7 +20,7 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.envs.history import settle_rebuilding
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import Agent
-from rl_training.experiment.building import Given, choose_device, own_build
+from rl_training.experiment.building import Given, choose_device, own_build, with_masks
 from rl_training.experiment.checkpoint_folders import find_checkpoint, read_given, recover_aside
 from rl_training.experiment.checkpointing import Checkpoint, read_checkpoint, write_checkpoint
 from rl_training.experiment.console import Console
@@ -73,7 +73,8 @@ def train(
     choose_device(config.device)
     check_tracker(config)
     console = console or Console()
-    config = settle_rebuilding(given.named_in(config), factory, console.notice)
+    config = with_masks(given.named_in(config), given, console.notice)
+    config = settle_rebuilding(config, factory, console.notice)
     with _threads(config), _environments(config, factory) as stepper:
         if not stepper.resumable:
             console.notice(NOT_RESUMABLE)

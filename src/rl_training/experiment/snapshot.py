@@ -9,13 +9,13 @@ from typing import Any
 from rl_training.algorithms.parts import Parts, StatefulLearner
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
+from rl_training.core.generators import global_generators
 from rl_training.core.types import EnvSpec, Progress, State
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import check_spaces
 from rl_training.experiment.building import Given, build_parts
 from rl_training.experiment.checkpoint_folders import forget_after, point, prune, read_newest
 from rl_training.experiment.checkpointing import Checkpoint, fitting_weights, restoring, write_checkpoint
-from rl_training.experiment.generators import global_generators
 from rl_training.experiment.memory import refuse_too_large, size_text
 from rl_training.experiment.metadata import surroundings
 from rl_training.experiment.replay import ReplayFiles, load_replay

@@ -12,6 +12,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.seeding import EVALUATION_EPISODES
 from rl_training.core.types import Array
 from rl_training.envs.factory import make_env
+from rl_training.envs.masks import NAME as MASK
 from rl_training.envs.stepper import saved_statistics
 from rl_training.experiment.agent import Agent
 from rl_training.experiment.files import refuse_link_inside, scratch_file
@@ -45,7 +46,7 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
 
 def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Path, episode: int) -> Path:
     """Play one episode into a file; the return, which is in its name, is known only then."""
-    obs, _ = env.reset()
+    obs, info = env.reset()
     frame = _frame(env)
     height, width = frame.shape[:2]
     fps = float(env.metadata.get("render_fps", 30))
@@ -58,8 +59,9 @@ def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Pat
         total, steps, ended, memory = 0.0, 0, False, None
         deterministic = agent.config.eval_deterministic
         while not ended and steps < agent.config.max_eval_episode_steps:
-            action, memory = agent.act(obs, memory, deterministic=deterministic)
-            obs, reward, terminated, truncated, _ = env.step(action)
+            masks = info.get(MASK) if agent.spec.masked else None
+            action, memory = agent.act(obs, memory, deterministic=deterministic, action_masks=masks)
+            obs, reward, terminated, truncated, info = env.step(action)
             writer.send(_frame(env))
             total, steps, ended = total + float(reward), steps + 1, terminated or truncated
         writer.close()

@@ -1,7 +1,9 @@
 """Action distributions as small modules: sampling in NumPy while acting, log-probabilities in torch while learning.
 
 `torch.distributions` would cost more than the small network itself; tests use it as the yardstick.
-Letters: `P` parameters per row, as the network's last layer gives them; `A` action components.
+Letters: `P` parameters per row, as the network's last layer gives them; `A` action components; `M` entries of a mask.
+A mask changes the parameters before anything else is done with them, so that what is not allowed has probability 0 and
+every formula holds for the rest as it stands.
 """
 
 import math
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
+from rl_training.core.masks import FORBIDDEN
 from rl_training.core.spaces import action_layout
 from rl_training.core.types import Array
 
@@ -28,6 +31,8 @@ class ActionHead(Protocol):
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]: ...
     def mode(self, params: Array) -> Array: ...
     def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]: ...
+    def allowed(self, params: Array, mask: Array) -> Array: ...
+    def allowed_tensor(self, params: Tensor, mask: Tensor) -> Tensor: ...
 
 
 def make_head(space: Space[Any], log_std_init: float) -> "nn.Module":
@@ -42,7 +47,19 @@ def make_head(space: Space[Any], log_std_init: float) -> "nn.Module":
     return GaussianHead(size[0], log_std_init)
 
 
-class CategoricalHead(nn.Module):
+class LogitsHead(nn.Module):
+    """What choices among several share: parameters are logits, one for each entry of a mask."""
+
+    def allowed(self, params: Array, mask: Array) -> Array:
+        """Return parameters [N, P] that give what the mask [N, P] forbids no probability."""
+        return np.where(mask, params, params.dtype.type(FORBIDDEN))
+
+    def allowed_tensor(self, params: Tensor, mask: Tensor) -> Tensor:
+        """Return the same with gradients."""
+        return params.masked_fill(~mask, FORBIDDEN)
+
+
+class CategoricalHead(LogitsHead):
     """One choice among `num_params`; parameters are logits."""
 
     def __init__(self, num_params: int) -> None:
@@ -63,7 +80,7 @@ class CategoricalHead(nn.Module):
         return categorical_logprob_entropy(params, actions)
 
 
-class MultiCategoricalHead(nn.Module):
+class MultiCategoricalHead(LogitsHead):
     """Several independent choices; parameters are the logits of all of them side by side."""
 
     def __init__(self, counts: list[int]) -> None:
@@ -115,6 +132,15 @@ class BernoulliHead(nn.Module):
         logprobs = (actions * params - log_normalizer).sum(-1)
         return logprobs, (log_normalizer - params * torch.sigmoid(params)).sum(-1)
 
+    def allowed(self, params: Array, mask: Array) -> Array:
+        """Return parameters [N, A] for a mask [N, 2A] of pairs (no, yes)."""
+        forbidden = params.dtype.type(FORBIDDEN)
+        return np.where(mask[:, 1::2], np.where(mask[:, ::2], params, -forbidden), forbidden)
+
+    def allowed_tensor(self, params: Tensor, mask: Tensor) -> Tensor:
+        """Return the same with gradients."""
+        return params.masked_fill(~mask[:, ::2], -FORBIDDEN).masked_fill(~mask[:, 1::2], FORBIDDEN)
+
 
 class GaussianHead(nn.Module):
     """Independent normals; parameters are means, the deviation is learned but does not depend on the observation."""
@@ -143,6 +169,14 @@ class GaussianHead(nn.Module):
         logprobs = -0.5 * standardized.square().sum(-1) - log_std_sum - size * LOG_SQRT_2PI
         entropy = log_std_sum + size * (0.5 + LOG_SQRT_2PI)
         return logprobs, entropy.expand(len(params))
+
+    def allowed(self, params: Array, mask: Array) -> Array:
+        """Continuous actions have no masks."""
+        raise NotImplementedError("continuous actions cannot be masked")
+
+    def allowed_tensor(self, params: Tensor, mask: Tensor) -> Tensor:
+        """Continuous actions have no masks."""
+        raise NotImplementedError("continuous actions cannot be masked")
 
 
 def squashed_gaussian_sample(params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,7 +208,8 @@ def categorical_sample(logits: Array, uniform: Array) -> tuple[Array, Array]:
     cumulative = np.cumsum(np.exp(shifted), axis=-1)
     total = cumulative[:, -1]
     actions = (cumulative <= (uniform * total)[:, None]).sum(axis=-1)
-    np.minimum(actions, logits.shape[1] - 1, out=actions)  # rounding may reach the total
+    if actions.max() == logits.shape[1]:  # rounding may reach the total; the last choice may be impossible
+        actions = np.where(actions < logits.shape[1], actions, logits.argmax(axis=-1))
     return actions, shifted[np.arange(len(actions)), actions] - np.log(total)
 
 

@@ -1,12 +1,13 @@
 """A policy with a value function, for the on-policy algorithms."""
 
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.core.masks import split_mask
 from rl_training.core.spaces import action_layout
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState
 from rl_training.models.encoded import Encoded, EncodedPair
@@ -26,6 +27,8 @@ class Rows(Protocol):
     def obs(self) -> Obs: ...
     @property
     def actions(self) -> Tensor: ...
+    @property
+    def action_masks(self) -> Tensor | None: ...
 
 
 class ActorCriticPolicy(NetworkPolicy):
@@ -90,8 +93,19 @@ class ActorCriticPolicy(NetworkPolicy):
     def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-probabilities, entropies and values, each [B], with gradients; `obs` is what `prepare` gave."""
         params, values = self.network(rows.obs)
-        logprobs, entropy = self.head.logprob_entropy(params, rows.actions)
-        return logprobs, entropy, values
+        return *self.judged(params, rows), values
+
+    def judged(self, params: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies [B] of the actions among those that were allowed."""
+        if rows.action_masks is not None:
+            params = self.head.allowed_tensor(params, rows.action_masks)
+        return self.head.logprob_entropy(params, rows.actions)
+
+    def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
+        """Return action parameters [N, P], of what is allowed, and values [N]."""
+        seen, mask = split_mask(obs)
+        params, values = super().outputs(seen)
+        return (params if mask is None else self.head.allowed(params, mask)), values
 
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
@@ -104,5 +118,5 @@ class ActorCriticPolicy(NetworkPolicy):
         """Return values [N], without gradients."""
         twin = self._current_twin()
         if isinstance(twin, NumpyActorCritic):
-            return twin.value(self._vector_numpy(obs))
-        return cast(Array, self.outputs(obs)[1])
+            return twin.value(self._vector_numpy(split_mask(obs)[0]))
+        return self.outputs(obs)[1]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rl_training.core.columns import Column
+from rl_training.core.masks import random_allowed, split_mask
 from rl_training.core.schedules import interpolated
 from rl_training.core.spaces import take_rows
 from rl_training.core.state import Owners, gather, scatter
@@ -71,8 +72,9 @@ class ActorCriticExplorer(SilentExplorer):
 class EpsilonGreedyExplorer(SilentExplorer):
     """Takes a uniformly random action with probability epsilon, one coin per environment; otherwise the best one.
 
-    Before `learning_starts` every action is random. Epsilon falls linearly over the first `fraction` of the budget;
-    a noisy network explores by its own noise, for which epsilon may be 0.
+    Both are among the allowed ones, where a mask says which these are. Before `learning_starts` every action is random.
+    Epsilon falls linearly over the first `fraction` of the budget; a noisy network explores by its own noise, for which
+    epsilon may be 0.
     """
 
     def __init__(
@@ -100,7 +102,11 @@ class EpsilonGreedyExplorer(SilentExplorer):
         epsilon, n = self.epsilon(progress), len(acted.action)
         if epsilon > 0.0:
             explores = self.rng.random(n) < epsilon
-            acted.action[:] = self.rng.integers(0, self.policy.num_actions, n)
+            mask = split_mask(obs)[1]
+            if mask is None:
+                acted.action[:] = self.rng.integers(0, self.policy.num_actions, n)
+            else:
+                acted.action[:] = random_allowed(mask, self.rng)
             if explores.all():
                 return
             greedy, _ = self.policy.act(obs, (), deterministic=False, rng=self.rng)

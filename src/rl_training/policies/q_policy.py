@@ -7,6 +7,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_training.core.masks import split_mask
 from rl_training.core.types import Array, EnvSpec, ObsArray, PolicyState, leaves
 from rl_training.models.encoded import Encoded, reader
 from rl_training.models.mlp import ActivationName
@@ -73,6 +74,11 @@ class QPolicy(NetworkPolicy):
             return outputs.softmax(-1) @ self.support
         return outputs.mean(-1)
 
+    def best(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the action with the largest value [B] for outputs [B, A, K], among those that a mask [B, A] allows."""
+        values = self.action_values(outputs)
+        return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(-1)
+
     def draw_noise(self, rng: np.random.Generator, device: torch.device, rows: int = 1) -> list[Noise] | None:
         """Return noise for one pass of `rows` rows each through a noisy network; None if it is not."""
         return cast(QNetwork, reader(self.network)).draw_noise(rng, device, rows) if self.noisy else None
@@ -80,11 +86,13 @@ class QPolicy(NetworkPolicy):
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        """Return the best actions [N]; a noisy network draws noise for each row from `rng` unless deterministic."""
+        """Return the best actions [N] that are allowed; unless deterministic, a noisy network draws noise for each."""
         noise = None
         if self.noisy and not deterministic:
             noise = self.draw_noise(rng, self.device, len(next(iter(leaves(obs)))[1]))
-        best: Array = self._values(obs, noise).argmax(axis=-1)
+        seen, mask = split_mask(obs)
+        values = self._values(seen, noise)
+        best: Array = (values if mask is None else np.where(mask, values, -np.inf)).argmax(axis=-1)
         return best, state
 
     def _values(self, obs: ObsArray, noise: list[Noise] | None) -> Array:

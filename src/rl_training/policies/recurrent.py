@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_training.core.columns import Column
 from rl_training.core.errors import RunFault
+from rl_training.core.masks import split_mask
 from rl_training.core.spaces import float_dtype, take_rows
 from rl_training.core.state import Owners
 from rl_training.core.types import (
@@ -53,6 +54,8 @@ class SequenceRows(Protocol):
     def extra(self) -> dict[str, Tensor]: ...
     @property
     def memory(self) -> dict[str, Tensor]: ...
+    @property
+    def action_masks(self) -> Tensor | None: ...
 
 
 class RecurrentPolicy(ActorCriticPolicy):
@@ -89,8 +92,7 @@ class RecurrentPolicy(ActorCriticPolicy):
         """Return log-probabilities, entropies and values, each [L * B], with gradients."""
         memory = tuple(rows.memory.values())
         params, values, _ = self.network(rows.obs, memory=memory, starts=rows.extra[STARTS])
-        logprobs, entropy = self.head.logprob_entropy(params, rows.actions)
-        return logprobs, entropy, values
+        return *self.judged(params, rows), values
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
         """Return action parameters [N, P] and values [N] as at the beginning of an episode."""
@@ -98,11 +100,14 @@ class RecurrentPolicy(ActorCriticPolicy):
         return self.step(obs, self.initial_state(rows))[:2]
 
     def step(self, obs: ObsArray, memory: PolicyState) -> tuple[Array, Array, PolicyState]:
-        """Return action parameters [N, P], values [N] and the next memory, without gradients."""
+        """Return action parameters [N, P], of what is allowed, values [N] and the next memory, without gradients."""
+        seen, mask = split_mask(obs)
         twin = self._current_twin()
         if isinstance(twin, NumpyRecurrent):
-            return twin(self._vector_numpy(obs), memory)
-        return self._step_on_device(obs, memory)
+            params, values, after = twin(self._vector_numpy(seen), memory)
+        else:
+            params, values, after = self._step_on_device(seen, memory)
+        return (params if mask is None else self.head.allowed(params, mask)), values, after
 
     @torch.no_grad()
     def _step_on_device(self, obs: ObsArray, memory: PolicyState) -> tuple[Array, Array, PolicyState]:

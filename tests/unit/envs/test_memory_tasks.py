@@ -8,6 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from rl_training.core.errors import UserError
+from rl_training.envs.catch import Catch
 from rl_training.envs.memory import HINT_STEPS, REACH, VELOCITIES, MaskVelocity, MemoryCorridor, no_velocity
 
 
@@ -65,3 +66,15 @@ def test_the_door_that_was_told_pays(door: int, walk: int, pay: float) -> None:
 
 def test_the_corridor_is_an_environment_as_gymnasium_wants_it() -> None:
     check_env(gymnasium.make("rl_training/MemoryCorridor-v0").unwrapped, skip_render_check=True)
+
+
+def test_a_ball_that_is_shown_once_is_gone_afterwards_and_falls_all_the_same() -> None:
+    whole, hidden = Catch(), Catch(shown_steps=1, render_mode="rgb_array")
+    first = [env.reset(seed=5)[0] for env in (whole, hidden)]
+    np.testing.assert_array_equal(*first)
+    for _ in range(9):
+        everything, rest = whole.step(1), hidden.step(1)
+        assert (rest[0] <= everything[0]).all()
+        assert rest[1:] == everything[1:]
+        np.testing.assert_array_equal(hidden.render()[:, :, 0], everything[0])
+    assert rest[0].sum() < first[0].sum()

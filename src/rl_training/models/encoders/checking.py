@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
 from rl_training.core.spaces import leaf_dtype, observation_leaves
-from rl_training.core.types import Obs, moved
+from rl_training.core.types import Obs, joined, moved
 from rl_training.models.images import ScaledImages
 from rl_training.models.inputs import ObservationInputs
 
@@ -76,7 +76,7 @@ def sampled_inputs(inputs: ObservationInputs, rows: int) -> Obs:
         own.seed(0)
         drawn = np.stack([np.asarray(own.sample()) for _ in range(rows)])
         found[key] = torch.from_numpy(drawn.astype(leaf_dtype(leaf), copy=False))
-    obs: Obs = found[""] if "" in found else found
+    obs: Obs = joined(found)
     return inputs.arranged(inputs.vector(obs).clamp(-LARGEST, LARGEST), obs)
 
 

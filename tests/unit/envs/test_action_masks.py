@@ -1,0 +1,295 @@
+"""Masks as environments tell them, in whichever way, and what is refused."""
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rl_training.config import TrainConfig
+from rl_training.core.errors import EnvironmentFault, UserError
+from rl_training.core.masks import MASK_KEY, random_allowed, split_mask, stored_space
+from rl_training.core.types import EnvSpec
+from rl_training.envs.factory import make_vector_env
+from rl_training.envs.history import inspect
+from rl_training.envs.locks import Locks
+from rl_training.envs.masks import env_spec, masks_of, sample_allowed, settle_masks, telling_masks
+from rl_training.envs.stepper import VectorStepper
+
+SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
+WAYS = ("info", "method", "entry")
+LOCKS = "rl_training.envs.locks:rl_training/Locks-v0"
+
+
+class Scripted(gymnasium.Env[Any, Any]):
+    """Sees its step; tells the masks of a script, one for each step, in one of the ways; ends with the script."""
+
+    def __init__(
+        self, script: list[Any], tell: str = "info", *, truncates: bool = False, action_space: Any = None
+    ) -> None:
+        self.script, self.tell, self.truncates = script, tell, truncates
+        self.action_space = action_space or spaces.Discrete(3)
+        seen = spaces.Box(-1, 100, (1,), np.float32)
+        size = next(len(mask) for mask in script if mask is not None)
+        mask = spaces.Box(0, 1, (size,), np.int8)
+        self.observation_space = spaces.Dict({"seen": seen, "action_mask": mask}) if tell == "entry" else seen
+        if tell == "method":
+            self.action_masks = lambda: self.script[self.count]
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return self._told()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        over = self.count == len(self.script) - 1
+        obs, info = self._told()
+        return obs, 1.0, over and not self.truncates, over and self.truncates, info
+
+    def _told(self) -> tuple[Any, dict[str, Any]]:
+        seen, mask = np.array([self.count], np.float32), self.script[self.count]
+        if self.tell == "entry":
+            return {"seen": seen, "action_mask": np.asarray(mask, np.int8)}, {}
+        return seen, {"action_mask": mask} if self.tell == "info" and mask is not None else {}
+
+
+def stepper_of(*envs: Any, mode: AutoresetMode = SAME) -> VectorStepper:
+    stepper = VectorStepper(
+        SyncVectorEnv([lambda env=env: telling_masks(env) for env in envs], autoreset_mode=mode), masked=True
+    )
+    stepper.reset()
+    return stepper
+
+
+def step(stepper: VectorStepper) -> None:
+    shape = stepper.spec.action_space.shape or ()
+    stepper.step(np.zeros((stepper.spec.num_envs, *shape), np.int64))
+
+
+@pytest.mark.parametrize("tell", WAYS)
+@pytest.mark.parametrize("mode", [SAME, NEXT])
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_masks_arrive_beside_what_is_seen(tell: str, mode: AutoresetMode, kind: Any) -> None:
+    script = [kind(mask) for mask in ([1, 0, 0], [0, 1, 0], [0, 0, 1])]
+    stepper = stepper_of(Scripted(script, tell), Scripted(script, tell), mode=mode)
+    seen = "seen" if tell == "entry" else ""
+    assert set(stepper.out.obs) == {seen, MASK_KEY}
+    assert stepper.out.obs[MASK_KEY].tolist() == [[True, False, False]] * 2
+    step(stepper)
+    assert stepper.out.obs[MASK_KEY].tolist() == [[False, True, False]] * 2
+    assert stepper.out.obs[seen].tolist() == [[1.0], [1.0]]
+    step(stepper)
+    assert stepper.out.final_obs[MASK_KEY].tolist() == [[False, False, True]] * 2
+    expected = [True, False, False] if mode is SAME else [False, False, True]
+    assert stepper.out.obs[MASK_KEY].tolist() == [expected] * 2
+    if mode is NEXT:  # the dead row
+        step(stepper)
+        assert stepper.out.obs[MASK_KEY].tolist() == [[True, False, False]] * 2
+
+
+@pytest.mark.parametrize("mode", [SAME, NEXT])
+@pytest.mark.parametrize("truncates", [True, False])
+def test_where_an_episode_is_over_nothing_need_be_allowed(mode: AutoresetMode, truncates: bool) -> None:
+    stepper = stepper_of(Scripted([[1, 0, 0], [0, 0, 0]], truncates=truncates), mode=mode)
+    step(stepper)
+    assert stepper.out.ended.all()
+    assert stepper.out.final_obs[MASK_KEY].all(), "so that no target is nan"
+    assert stepper.out.obs[MASK_KEY].any()
+
+
+@pytest.mark.parametrize("tell", WAYS)
+def test_a_mask_that_allows_nothing_is_an_error_that_names_environment_and_step(tell: str) -> None:
+    fine, bad = [[1, 1, 1]] * 5, [[1, 1, 1], [0, 1, 0], [0, 0, 0], [1, 1, 1]]
+    stepper = stepper_of(Scripted(fine, tell), Scripted(bad, tell))
+    step(stepper)
+    with pytest.raises(EnvironmentFault, match=r"environment 1 allows no action at step 2"):
+        step(stepper)
+
+
+def test_each_component_needs_something_that_is_allowed() -> None:
+    space = spaces.MultiDiscrete([2, 3])
+    stepper = stepper_of(Scripted([[1, 0, 1, 1, 1], [1, 1, 0, 0, 0], [1] * 5], action_space=space))
+    with pytest.raises(
+        EnvironmentFault, match=r"environment 0 allows no action at step 1.*\[1, 1, 0, 0, 0\]"
+    ):
+        step(stepper)
+
+
+def test_a_mask_that_is_not_told_is_missed() -> None:
+    stepper = stepper_of(Scripted([[1, 1, 1]] * 5), Scripted([[1, 1, 1], None, [1, 1, 1]]))
+    with pytest.raises(EnvironmentFault, match=r"environment 1 gave no info\['action_mask'\] at step 1"):
+        step(stepper)
+
+
+def test_a_mask_of_another_length_is_refused_by_its_shape() -> None:
+    with pytest.raises(
+        EnvironmentFault, match=r"gave action masks of shape \(2,\) at step 0.*should have \(3,\)"
+    ):
+        stepper_of(Scripted([np.array([1, 0]), np.array([1, 0])]))
+
+
+@pytest.mark.parametrize("tell", WAYS)
+def test_environments_that_begin_anew_alone_keep_the_masks_of_the_others(tell: str) -> None:
+    config = TrainConfig(
+        algo="ppo", env_id=LOCKS, num_envs=3, use_action_masks="on", env_kwargs={"tell": tell}
+    )
+    stepper = VectorStepper(make_vector_env(config), masked=True)
+    stepper.reset()
+    before = stepper.out.obs[MASK_KEY].copy()
+    stepper.restart(np.array([False, True, False]))
+    after = stepper.out.obs[MASK_KEY]
+    assert (after[[0, 2]] == before[[0, 2]]).all()
+    assert (after[1] != before[1]).any()
+    stepper.close()
+
+
+class TestWhatIsFound:
+    def settled(self, env: Any, wanted: str = "auto", **facts: Any) -> tuple[str, list[str]]:
+        told: list[str] = []
+        config = TrainConfig(algo="ppo", env_id="Any-v0", use_action_masks=wanted)
+        build = partial(SyncVectorEnv, [lambda: telling_masks(env)], autoreset_mode=SAME)
+        facts = {"takes_masks": True} | facts
+        return settle_masks(config, build, notice=told.append, **facts).use_action_masks, told
+
+    @pytest.mark.parametrize(
+        ("tell", "words"),
+        [("info", "info['action_mask']"), ("method", "action_masks()"), ("entry", "entry 'action_mask'")],
+    )
+    @pytest.mark.parametrize("wanted", ["auto", "on"])
+    def test_masks_are_found_and_told(self, tell: str, words: str, wanted: str) -> None:
+        found, told = self.settled(Scripted([[1, 1, 1]] * 3, tell), wanted)
+        assert found == "on"
+        assert len(told) == 1
+        assert words in told[0]
+
+    def test_nothing_is_said_where_there_is_nothing(self) -> None:
+        assert self.settled(gymnasium.make("CartPole-v1")) == ("auto", [])
+        assert self.settled(Scripted([[1, 1, 1]] * 3), "off") == ("off", [])
+        assert self.settled(Scripted([[1, 1, 1]] * 3), takes_masks=False) == ("auto", [])
+
+    @pytest.mark.parametrize(
+        ("env", "facts", "words"),
+        [
+            ("CartPole-v1", {}, "tells no masks"),
+            ("Pendulum-v1", {}, "are continuous"),
+            ("CartPole-v1", {"takes_masks": False}, "algo 'ppo' heeds no masks"),
+        ],
+    )
+    def test_on_is_refused_where_there_is_nothing(self, env: str, facts: Any, words: str) -> None:
+        with pytest.raises(UserError, match=words):
+            self.settled(gymnasium.make(env), "on", **facts)
+
+    def test_an_entry_of_that_name_must_be_a_mask_or_be_said_to_be_none(self) -> None:
+        with pytest.raises(UserError, match=r"shape \(4,\), and a mask of its actions has 3.*off"):
+            self.settled(Scripted([[1] * 4] * 3, "entry"))
+
+    def test_the_entry_is_no_feature_and_must_not_be_all_there_is(self) -> None:
+        space = spaces.Dict({"a": spaces.Discrete(2), "action_mask": spaces.MultiBinary(3)})
+        assert list(env_spec(space, spaces.Discrete(3), 1, masked=True).observation_space) == ["a"]
+        assert env_spec(space, spaces.Discrete(3), 1, masked=False).observation_space is space
+        alone = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
+        with pytest.raises(UserError, match="no entry but 'action_mask'"):
+            env_spec(alone, spaces.Discrete(3), 1, masked=True)
+
+    def test_continuous_actions_leave_the_entry_a_feature(self) -> None:
+        env = Scripted([[1, 1, 1]] * 3, "entry", action_space=spaces.Box(-1, 1, (3,)))
+        assert self.settled(env) == ("auto", [])
+
+
+def test_whoever_asks_for_the_history_of_a_strict_environment_asks_by_allowed_actions() -> None:
+    """Otherwise the first action would raise, and nothing would have been looked at."""
+    config = TrainConfig(algo="ppo", env_id=LOCKS, use_action_masks="on")
+    assert inspect(config) == inspect(TrainConfig(algo="ppo", env_id="CartPole-v1"))
+    forgetful = config.with_overrides(env_kwargs={"hint_steps": 3})
+    assert not inspect(forgetful, lambda **kwargs: Remembering(**kwargs)).problems
+    assert inspect(forgetful, lambda **kwargs: Remembering(**kwargs)).rebuild
+
+
+class Remembering(Locks):
+    """Shows how often it was reset."""
+
+    resets = 0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        obs, info = super().reset(**kwargs)
+        self.resets += 1
+        return np.clip(obs + np.float32(0.01 * self.resets), -1, 1), info
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(4, start=3),
+        spaces.MultiDiscrete([2, 3], start=[1, 5]),
+        spaces.MultiDiscrete([[2, 3], [3, 2]]),
+        spaces.MultiBinary(3),
+        spaces.MultiBinary((2, 2)),
+    ],
+    ids=str,
+)
+def test_drawn_actions_are_allowed_ones(space: Any) -> None:
+    rng = np.random.default_rng(0)
+    counts = {
+        spaces.Discrete: lambda: [space.n],
+        spaces.MultiDiscrete: lambda: space.nvec.reshape(-1).tolist(),
+    }
+    counts = counts.get(type(space), lambda: [2] * int(np.prod(space.shape)))()
+    for _ in range(50):
+        parts = [
+            rng.permutation([True] + [False] * (count - 1)) | (rng.random(count) < 0.3) for count in counts
+        ]
+        action = sample_allowed(space, np.concatenate(parts))
+        assert space.contains(action if not isinstance(space, spaces.Discrete) else np.int64(action))
+        zero_based = np.reshape(action - getattr(space, "start", 0), -1)
+        assert all(part[choice] for part, choice in zip(parts, zero_based, strict=True))
+
+
+def test_random_choices_are_spread_evenly_over_the_allowed_ones() -> None:
+    allowed = np.tile([False, True, True, False, True, False], (30_000, 1))
+    drawn = random_allowed(allowed, np.random.default_rng(0))
+    numbers, counts = np.unique(drawn, return_counts=True)
+    assert numbers.tolist() == [1, 2, 4]
+    assert counts / 30_000 == pytest.approx(1 / 3, abs=0.01)
+
+
+class TestMasksForPredict:
+    @pytest.mark.parametrize("given", [[1, 0, 1], [[1, 0, 1], [1, 0, 1]], np.array([True, False, True])])
+    def test_one_for_all_or_one_each(self, given: Any) -> None:
+        assert masks_of(spaces.Discrete(3), given, 2).tolist() == [[True, False, True]] * 2
+
+    @pytest.mark.parametrize("given", [[1, 0], [[1, 0, 1]] * 3, [["a", "b", "c"]], 1, [[1, 1]] * 3])
+    def test_other_shapes_are_refused(self, given: Any) -> None:
+        with pytest.raises(UserError, match=r"action_masks have shape .*use \[3\], or \[2, 3\]"):
+            masks_of(spaces.Discrete(3), given, 2)
+
+    def test_pairs_may_be_nested(self) -> None:
+        assert masks_of(spaces.MultiBinary(2), [[1, 0], [1, 1]], 1).tolist() == [[True, False, True, True]]
+
+    def test_something_must_be_allowed(self) -> None:
+        with pytest.raises(UserError, match="allow no action"):
+            masks_of(spaces.MultiDiscrete([2, 2]), [1, 1, 0, 0], 1)
+
+    def test_continuous_actions_have_none(self) -> None:
+        with pytest.raises(UserError, match="Box actions cannot be masked"):
+            masks_of(spaces.Box(-1, 1, (2,)), [1, 1], 1)
+
+
+def test_what_is_stored_has_the_keys_of_the_observation_and_one_more() -> None:
+    plain = EnvSpec(spaces.Box(-1, 1, (2,)), spaces.Discrete(3), 1, masked=True)
+    nested = EnvSpec(
+        spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)})}), spaces.MultiBinary(2), 1, masked=True
+    )
+    from rl_training.core.spaces import zeros_for
+
+    assert {key: array.shape for key, array in zeros_for(stored_space(plain), 4).items()} == {
+        "": (4, 2),
+        MASK_KEY: (4, 3),
+    }
+    assert set(zeros_for(stored_space(nested), 4)) == {"a/b", MASK_KEY}
+    seen, mask = split_mask(zeros_for(stored_space(plain), 4))
+    assert seen.shape == (4, 2)
+    assert mask.dtype == np.bool_
