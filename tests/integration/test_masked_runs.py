@@ -90,6 +90,19 @@ def test_a_masked_run_goes_on_to_the_same_bytes(algo, settings, tiny, rows):
     assert_same_run(killed, whole, rows)
 
 
+class Lenient(Locks):
+    """Forbids nothing, and tells it only if it is asked to."""
+
+    def __init__(self, tells: bool = False) -> None:
+        super().__init__()
+        self.tells = tells
+
+    def _told(self) -> Any:
+        obs, info = super()._told()
+        self.allowed = [np.ones(6, bool)]
+        return obs, (info if self.tells else {})
+
+
 class TestInAUsersHands:
     @pytest.fixture
     def model(self, tiny):
@@ -191,11 +204,37 @@ class TestTheSetting:
         with pytest.raises(EnvironmentFault, match=fault):
             train(config, factory=lambda: Closing(Locks()))
 
-    def test_other_spaces_than_the_agents_are_refused(self, tiny, tmp_path):
-        """An agent of one way to tell plays where it is told in another, as the features are the same."""
+    def test_an_agent_plays_where_masks_are_told_otherwise(self, tiny):
+        """The features are the same."""
         run_dir = train(tiny("ppo", env_id=LOCKS)).run_dir
         other = evaluate_checkpoint(run_dir, 1, env=lambda: gymnasium.make(LOCKS, tell="method"))
         assert other["num_episodes"] == 1
+
+    def test_where_none_are_told_everything_is_allowed_with_a_warning(self, tiny):
+        run_dir = train(tiny("ppo", env_id=LOCKS)).run_dir
+        with pytest.warns(
+            UserWarning, match="tells no action masks, which .* was trained with: every action"
+        ):
+            assert evaluate_checkpoint(run_dir, 1, env=Lenient)["num_episodes"] == 1
+
+    @pytest.mark.parametrize("algo", ["ppo", "dqn"])
+    def test_whoever_began_without_masks_goes_on_without(self, algo, tiny, tmp_path):
+        face = {"ppo": PPO, "dqn": DQN}[algo]
+        face(tiny(algo, env_id="Locks"), env=Lenient).learn().save(tmp_path / "agent")
+        again = face.load(tmp_path / "agent", env=lambda: Lenient(tells=True))
+        assert again.learn(64).config.use_action_masks == "auto"
+        assert again.agent.config.use_action_masks == "off"
+
+    @pytest.mark.parametrize("algo", ["ppo", "dqn"])
+    def test_whoever_began_with_masks_is_told_how_to_go_on_without(self, algo, tiny, tmp_path):
+        face = {"ppo": PPO, "dqn": DQN}[algo]
+        face(tiny(algo, env_id="Locks"), env=Locks).learn().save(tmp_path / "agent")
+        with pytest.raises(UserError, match=r"was trained with action masks, .*use_action_masks='off'"):
+            face.load(tmp_path / "agent", env=Lenient).learn(64)
+        assert (
+            face.load(tmp_path / "agent", env=Lenient, use_action_masks="off").learn(64).agent.timesteps
+            == 128
+        )
 
 
 def test_the_manifest_says_nothing_of_masks_but_the_setting(tiny):

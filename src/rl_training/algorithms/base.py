@@ -12,7 +12,7 @@ from rl_training.config import AlgorithmConfig, TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.protocols import ExperienceSource
 from rl_training.core.types import Array, PolicyState
-from rl_training.models.encoders import EncoderClass, encoder_name
+from rl_training.models.encoders import EncoderClass
 
 if TYPE_CHECKING:  # declared upward imports: the face calls the experiment layer inside its methods
     from rl_training.envs.factory import EnvFactory
@@ -25,8 +25,9 @@ __all__ = ["Algorithm", "Parts"]
 class Algorithm:
     """A thin face over parts: no mathematics, no loop, no files of its own.
 
-    `env` is a function that builds one environment (called with the config's `env_kwargs`), for environments
-    that are not registered with Gymnasium; `env_id` is then only a name. `encoder` is the class of an encoder of your
+    `env` is an id, which then is the config's `env_id`, or a function that builds one environment (called with the
+    config's `env_kwargs`), for environments that are not registered with Gymnasium; `env_id` is then only a name.
+    `encoder` is the class of an encoder of your
     own, which is saved by its name.
     """
 
@@ -43,14 +44,19 @@ class Algorithm:
         self,
         config: TrainConfig,
         *,
-        env: "EnvFactory | None" = None,
+        env: "EnvFactory | str | None" = None,
         encoder: EncoderClass | None = None,
     ) -> None:
         if config.algo != self.name:
             raise ConfigError(
                 [f"algo is '{config.algo}', but {type(self).__name__} takes algo '{self.name}'"]
             )
-        self.config = config if encoder is None else config.with_overrides(encoder=encoder_name(encoder))
+        from rl_training.experiment.building import Given
+
+        if isinstance(env, str):
+            config, env = config.with_overrides(env_id=env), None
+        given = Given(type(self), env, encoder)
+        self.config = given.named_in(config)
         self._factory, self._encoder = env, encoder
         self._agent: Agent | None = None
         self._run_dir: PathLike[str] | None = None

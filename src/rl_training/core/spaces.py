@@ -23,7 +23,10 @@ def observation_leaves(space: Space[Any]) -> dict[str, Space[Any]]:
     {'a/b': Discrete(2)}
     """
     found: dict[str, Space[Any]] = {}
-    _collect_leaves(space, "", found)
+    problems: list[str] = []
+    _collect_leaves(space, "", found, problems)
+    if problems:
+        raise UserError("; ".join(problems))
     if not found:
         raise UserError(
             f"observation space {space} has no entries; give it at least one Box, Discrete or Multi… space"
@@ -31,20 +34,20 @@ def observation_leaves(space: Space[Any]) -> dict[str, Space[Any]]:
     return found
 
 
-def _collect_leaves(space: Space[Any], key: str, found: dict[str, Space[Any]]) -> None:
+def _collect_leaves(space: Space[Any], key: str, found: dict[str, Space[Any]], problems: list[str]) -> None:
     if isinstance(space, CONTAINER_SPACES):
         entries = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for name, part in entries:
-            _collect_leaves(part, f"{key}/{name}" if key else str(name), found)
+            _collect_leaves(part, f"{key}/{name}" if key else str(name), found, problems)
         return
     where = f" (entry '{key}')" if key else ""
     if not isinstance(space, LEAF_SPACES):
-        raise UserError(
+        problems.append(
             f"observation space {type(space).__name__}{where} is not supported; "
             "use Box, Discrete, MultiDiscrete, MultiBinary, or Dict/Tuple of these"
         )
-    if key in found:
-        raise UserError(f"two observation entries flatten to the same key '{key}'; rename one of them")
+    elif key in found:
+        problems.append(f"two observation entries flatten to the same key '{key}'; rename one of them")
     found[key] = space
 
 

@@ -12,6 +12,8 @@ from gymnasium import spaces
 from rl_training.core.errors import EnvironmentFault
 from rl_training.core.seeding import ACTION_SPACES, EPISODES, derived_seed, episode_seed
 from rl_training.core.types import Array
+from rl_training.envs.masks import mask_method
+from rl_training.envs.said import Misfit, SaidCheck
 from rl_training.envs.statistics import Statistics, WrapperStatistics
 from rl_training.envs.traces import trace, trace_of_rewards
 
@@ -66,6 +68,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._actions: list[Any] = []
         self._rewards: list[Any] = []
         self._seen = 0
+        self._check = SaidCheck(env.observation_space)
         self._step = env.step  # looked up once: this wrapper is called at every step of every environment
         self._copies_actions = not isinstance(
             env.action_space, spaces.Discrete
@@ -91,21 +94,33 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._used = True
             if self._statistics:
                 self._settle_statistics()
-            obs, info = self.env.reset(
+            result = self.env.reset(
                 seed=episode_seed(self.seed, self.env_index, self.episode, self.stream), options=options
             )
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except Misfit as misfit:
+            raise self._misbehaved("reset", str(misfit)) from None
+        except BaseException as error:  # also SystemExit, which would end the run in silence
             raise self._fault("reset", error) from error
-        self._seen = trace(obs)
-        return obs, info
+        if (problem := self._check.after_reset(result)) is not None:
+            raise self._misbehaved("reset", problem)
+        self._seen = trace(result[0])
+        return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step; the last observation of an episode is copied, as the reset that follows may reuse its memory."""
         self._actions.append(np.array(action) if self._copies_actions else action)
         try:
             result = self._step(action)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except Misfit as misfit:
+            raise self._misbehaved("step", str(misfit)) from None
+        except BaseException as error:
             raise self._fault("step", error) from error
+        if (problem := self._check.after_step(result)) is not None:
+            raise self._misbehaved("step", problem)
         if result[2] or result[3]:
             return copy.deepcopy(result[0]), *result[1:]
         self._seen = trace(result[0], self._seen)
@@ -167,6 +182,10 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         game = self.unwrapped
         return hasattr(game, "ale") and bool(self.observation_space == game.observation_space)
 
+    def mask_method(self) -> str | None:
+        """Tell whether the environment has a method for masks: see `envs.masks.mask_method`."""
+        return mask_method(self.env)
+
     def _settle_statistics(self) -> None:
         if self.new_statistics is not None:
             self._statistics.write(self.new_statistics)
@@ -187,12 +206,22 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
                 return self.reset(options=options)
         return obs, info
 
-    def _fault(self, method: str, error: Exception) -> EnvironmentFault:
-        name = self.env.spec.id if self.env.spec is not None else type(self.env.unwrapped).__name__
+    def _fault(self, method: str, error: BaseException) -> EnvironmentFault:
         return EnvironmentFault(
-            f"environment {self.env_index} ({name}) raised {type(error).__name__} in {method}, "
-            f"step {len(self._actions)} of its episode {self.episode}: {error}"
+            f"{self._name} raised {type(error).__name__} in {method}, {self._moment}: {error}"
         )
+
+    def _misbehaved(self, method: str, problem: str) -> EnvironmentFault:
+        return EnvironmentFault(f"{self._name} {problem} ({method}, {self._moment})")
+
+    @property
+    def _name(self) -> str:
+        name = self.env.spec.id if self.env.spec is not None else type(self.env.unwrapped).__name__
+        return f"environment {self.env_index} ({name})"
+
+    @property
+    def _moment(self) -> str:
+        return f"step {len(self._actions)} of its episode {self.episode}"
 
 
 def _worlds(env: gymnasium.Env[Any, Any]) -> list[Any]:

@@ -39,8 +39,10 @@ def make_env(
 
     def unseeded() -> Env:
         kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
-        env = _preprocessed(cfg, factory(**kwargs) if factory is not None else _registered(cfg, kwargs))
-        return env if cfg.use_action_masks == "off" else telling_masks(env)
+        env = factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
+        _refuse_foreign(env, cfg)
+        env = _preprocessed(cfg, env)
+        return telling_masks(env) if cfg.use_action_masks == "on" else env
 
     def build() -> SeededEpisodes:
         anew = unseeded if cfg.rebuild_envs == "on" else None
@@ -91,6 +93,40 @@ def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
             if cfg.env_backend == "native":  # evaluations and videos play one game at a time
                 kwargs = {name: value for name, value in kwargs.items() if name not in OF_THE_THREADS}
         return gymnasium.make(cfg.env_id, **kwargs)
+
+
+def _refuse_foreign(env: Any, cfg: TrainConfig) -> None:
+    """Refuse what is no single Gymnasium environment, by what it is."""
+    if isinstance(env, gymnasium.Env):
+        return
+    kind = f"{type(env).__module__}.{type(env).__name__}"
+    remedy = "it must be a gymnasium.Env"
+    if hasattr(env, "possible_agents"):
+        remedy = (
+            "several agents are not supported yet; wrap it so that one of them learns and the others play"
+        )
+    elif isinstance(env, VectorEnv):
+        remedy = "it is a vector of environments already: build a single one, num_envs makes a vector of it"
+    elif hasattr(env, "step") and hasattr(env, "reset"):
+        remedy = (
+            "it must be a gymnasium.Env; one of the old gym becomes one by shimmy's GymV26CompatibilityV0"
+        )
+    raise UserError(f"environment '{cfg.env_id}' is a {kind}: {remedy}")
+
+
+def checked_factory(env: Any) -> EnvFactory:
+    """Return what builds an environment, if it does; an environment itself is refused with what to write instead."""
+    if isinstance(env, gymnasium.Env | VectorEnv) or hasattr(env, "possible_agents"):
+        raise UserError(
+            f"env is an environment ({type(env).__name__}), and several are built, for training and evaluation; give "
+            f"what builds one: env=lambda: {type(getattr(env, 'unwrapped', env)).__name__}(...), or its id"
+        )
+    if not callable(env):
+        raise UserError(
+            f"env is a {type(env).__name__}; give an id, or a function that builds an environment"
+        )
+    built: EnvFactory = env
+    return built
 
 
 def _preprocessed(cfg: TrainConfig, env: Env) -> Env:

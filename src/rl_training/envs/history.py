@@ -133,8 +133,13 @@ def _action(env: Environments, obs: Any, told: dict[str, Any], *, masked: bool) 
     """Draw an action [1, ...], one that is allowed where masks are heeded."""
     if not masked:
         return env.action_space.sample()
-    mask = obs[NAME] if has_entry(env.single_observation_space) else told[NAME]
+    mask = _mask(env, obs, told)
     return np.asarray([sample_allowed(env.single_action_space, np.asarray(mask[0], np.bool_).reshape(-1))])
+
+
+def _mask(env: Environments, obs: Any, told: dict[str, Any]) -> Any:
+    """Return what is allowed [1, M]."""
+    return obs[NAME] if has_entry(env.single_observation_space) else told[NAME]
 
 
 def _play(env: Environments, episode: int, *, masked: bool) -> list[Moment]:
@@ -152,7 +157,8 @@ def _play(env: Environments, episode: int, *, masked: bool) -> list[Moment]:
             obs = final[0] if isinstance(final, np.ndarray) else final
         if not all(np.isfinite(leaf).all() for _, leaf in nested_leaves((obs, reward))):
             raise EnvironmentFault("what is not a number is not compared")
-        moments.append(Moment(trace(obs), float(reward[0]), end))
+        seen = (obs, _mask(env, obs, told)) if masked and not any(end) else obs
+        moments.append(Moment(trace(seen), float(reward[0]), end))
         if any(end):
             break
     return moments

@@ -1,10 +1,11 @@
-"""Masks of allowed actions as environments tell them: found before a run begins, read and checked at every step.
+"""Masks of allowed actions as environments tell them, read and checked at every step.
 
 Three ways are known: an entry `action_mask` of a Dict observation, a method `action_masks()`, and `action_mask` in
 `info`; in this order, if there are several.
 """
 
-from collections.abc import Callable
+import contextlib
+import inspect
 from typing import Any
 
 import gymnasium
@@ -12,41 +13,83 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, UserError
-from rl_training.core.generators import callers_generators_kept
-from rl_training.core.masks import MASK_KEY, mask_counts, possible
+from rl_training.core.masks import MASK_KEY, NoMask, as_masks, mask_counts, possible
 from rl_training.core.types import Array, EnvSpec, StepArrays
+from rl_training.envs.said import Misfit
 
 NAME, METHOD = "action_mask", "action_masks"
+SWITCH = "mend that, or set use_action_masks to off"
 
 
 class MasksInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Puts what the environment's `action_masks()` says into `info`, which reaches every backend."""
+    """Checks the mask in `info`, and puts it there if the environment has a method for it: so it reaches every backend.
+
+    Where an episode is over nobody acts, and an environment need not answer.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], *, by_method: bool) -> None:
+        super().__init__(env)
+        self.by_method = by_method
+        self._size = sum(mask_counts(env.action_space) or ())
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset, and say what is allowed first."""
         obs, info = self.env.reset(seed=seed, options=options)
-        return obs, {**info, NAME: self._said()}
+        return obs, {**info, NAME: self._mask(info)}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step, and say what is allowed next."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return obs, reward, terminated, truncated, {**info, NAME: self._said()}
+        if not (terminated or truncated):
+            return obs, reward, terminated, truncated, {**info, NAME: self._mask(info)}
+        info = dict(info)
+        said = info.pop(NAME, None)
+        with contextlib.suppress(Exception):
+            info[NAME] = self._mask({NAME: said})
+        return obs, reward, terminated, truncated, info
 
-    def _said(self) -> Array:
+    def _mask(self, info: dict[str, Any]) -> Array:
         # looked up anew: the environment at the bottom may have been replaced
-        return np.asarray(self.env.get_wrapper_attr(METHOD)())
+        said = self.env.get_wrapper_attr(METHOD)() if self.by_method else info.get(NAME)
+        if said is None and not self.by_method:
+            raise Misfit(f"gave no info['{NAME}'], which is wanted at every reset and step; {SWITCH}")
+        try:
+            return as_masks(said, self._size)
+        except NoMask as problem:
+            raise Misfit(f"gave an action mask {problem}; {SWITCH}") from None
 
 
 def telling_masks(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Return the environment with the masks of its method in `info`, if it has one and no entry for them."""
-    if not isinstance(env, gymnasium.Env) or mask_counts(env.action_space) is None:
+    """Return the environment with masks in `info`; unchanged if they are an entry of what it shows."""
+    if has_entry(env.observation_space) or mask_counts(env.action_space) is None:
         return env
-    tells = env.has_wrapper_attr(METHOD) and not has_entry(env.observation_space)
-    return MasksInInfo(env) if tells else env
+    return MasksInInfo(env, by_method=mask_method(env) == "")
+
+
+def mask_method(env: gymnasium.Env[Any, Any]) -> str | None:
+    """Return "" if an environment has a method that tells masks, what is wrong with it, or None if it has none.
+
+    Looked at from outside: a property may not be asked before a reset.
+    """
+    layer: Any = env
+    while True:
+        found = inspect.getattr_static(layer, METHOD, None)
+        if found is not None:
+            break
+        if not isinstance(layer, gymnasium.Wrapper):
+            return None
+        layer = layer.env
+    if isinstance(found, property) or not callable(getattr(layer, METHOD)):
+        return "is no method"
+    wanted = [
+        name
+        for name, parameter in inspect.signature(getattr(layer, METHOD)).parameters.items()
+        if parameter.default is parameter.empty and parameter.kind in (0, 1, 3)
+    ]
+    return f"takes arguments ({', '.join(wanted)})" if wanted else ""
 
 
 def has_entry(space: Space[Any]) -> bool:
@@ -61,23 +104,25 @@ def without_entry(obs: Any) -> tuple[Any, Any]:
     return {name: part for name, part in obs.items() if name != NAME}, obs[NAME]
 
 
-def masks_of(space: Space[Any], given: Any, rows: int) -> Array:
+def masks_of(space: Space[Any], given: Any, rows: int, name: str = METHOD) -> Array:
     """Return the masks [rows, M] that somebody gives to `predict`: one for all rows, or one each."""
     counts = mask_counts(space)
     if counts is None:
         raise UserError(
-            f"action_masks are given, but {type(space).__name__} actions cannot be masked; leave them out"
+            f"{name} is given, but {type(space).__name__} actions cannot be masked; leave them out"
         )
-    masks, size = np.asarray(given), sum(counts)
-    one_each = rows > 1 and masks.size == rows * size and len(masks) == rows
-    if masks.dtype.kind not in "biuf" or not (one_each or masks.size == size):
-        raise UserError(
-            f"action_masks have shape {masks.shape}; use [{size}], or [{rows}, {size}] for {rows} observations"
-        )
-    allowed = np.broadcast_to(masks.reshape(-1, size) != 0, (rows, size))
-    if not possible(allowed, counts).all():
-        raise UserError("action_masks allow no action; allow one at least")
-    return allowed
+    size = sum(counts)
+    try:
+        masks = as_masks(given, rows, size) if np.size(given) != size else as_masks(given, size)[None]
+    except (NoMask, ValueError) as problem:
+        if isinstance(problem, NoMask):
+            raise UserError(
+                f"{name} is one {problem}; give [{size}], or [{rows}, {size}] for {rows} observations"
+            ) from None
+        raise UserError(f"{name} has rows that differ in length; give [{rows}, {size}]") from None
+    if not possible(masks, counts).all():
+        raise UserError(f"{name} allows no action; allow one at least")
+    return np.broadcast_to(masks, (rows, size))
 
 
 def env_spec(space: Space[Any], action_space: Space[Any], num_envs: int, *, masked: bool) -> EnvSpec:
@@ -89,74 +134,6 @@ def env_spec(space: Space[Any], action_space: Space[Any], num_envs: int, *, mask
                 f"an observation has no entry but '{NAME}'; add one to learn from, or set use_action_masks to off"
             )
     return EnvSpec(space, action_space, num_envs, masked)
-
-
-def settle_masks(
-    config: TrainConfig,
-    build: Callable[[], VectorEnv[Any, Any, Any]],
-    *,
-    takes_masks: bool,
-    notice: Callable[[str], None] = lambda text: None,
-) -> TrainConfig:
-    """Return the config with `use_action_masks: auto` replaced by `on`, if `build` gives an environment with masks.
-
-    What was found is told; `on` is refused where there is nothing to heed. A failing environment is left to the run.
-    """
-    wanted = config.use_action_masks
-    if wanted == "off" or (wanted == "auto" and not takes_masks):
-        return config
-    if not takes_masks:
-        raise UserError(f"use_action_masks is on, but algo '{config.algo}' heeds no masks; leave it out")
-    env = build()
-    try:
-        with callers_generators_kept():
-            source = _source(env, config)
-    except UserError:
-        raise
-    except Exception:  # training will meet the same fault and report it with its address
-        return config
-    finally:
-        env.close()
-    if source is None:
-        if wanted == "on":
-            raise UserError(
-                f"use_action_masks is on, but environment '{config.env_id}' tells no masks: neither an entry "
-                f"'{NAME}' of its observation nor a method {METHOD}() nor info['{NAME}']; leave it out"
-            )
-        return config
-    notice(
-        f"environment '{config.env_id}' tells which actions are allowed, by {source}; others are not taken "
-        "(--use-action-masks off ignores it)"
-    )
-    return config.with_overrides(use_action_masks="on")
-
-
-def _source(env: VectorEnv[Any, Any, Any], config: TrainConfig) -> str | None:
-    """Return how an environment tells its masks, in words; None if it does not."""
-    counts = mask_counts(env.single_action_space)
-    if counts is None:
-        if config.use_action_masks == "on":
-            raise UserError(
-                f"use_action_masks is on, but actions of environment '{config.env_id}' are continuous; leave it out"
-            )
-        return None
-    space = env.single_observation_space
-    if has_entry(space):
-        assert isinstance(space, spaces.Dict)
-        shape = space.spaces[NAME].shape or ()
-        if int(np.prod(shape)) != sum(counts):
-            raise UserError(
-                f"entry '{NAME}' of an observation of environment '{config.env_id}' has shape {tuple(shape)}, and a "
-                f"mask of its actions has {sum(counts)} entries; set use_action_masks to off if it is none"
-            )
-        return f"the entry '{NAME}' of its observation"
-    if isinstance(env, SyncVectorEnv | AsyncVectorEnv):
-        if all(env.call("has_wrapper_attr", METHOD)):
-            return f"its method {METHOD}()"
-    elif hasattr(env, METHOD):
-        return f"its method {METHOD}()"
-    _, info = env.reset(seed=config.seed)
-    return f"info['{NAME}']" if NAME in info else None
 
 
 class MaskReader:
@@ -179,33 +156,40 @@ class MaskReader:
     def read(self, obs: Any, info: dict[str, Any], step: int, rows: Array | None = None) -> None:
         """Read what is allowed now, after a reset or step; `rows` [N] are those that were reset, if not all were.
 
-        Of an episode's last observation nothing is asked but a true one: where a task is over nobody acts.
+        Of an episode's last observation nothing is asked: where it is over nobody acts.
         """
         out = self.out
+        asked = np.ones(len(self.now), np.bool_) if rows is None else rows.copy()
         if out.any_ended and rows is None:
             self._read_final(info)
-        if self._entry:
-            said, told = obs[NAME], None
-        elif self._method is not None:
-            said, told = self._method(), None
-        else:
-            said, told = info.get(NAME), info.get(f"_{NAME}")
-        asked = np.ones(len(self.now), np.bool_) if rows is None else rows
+            asked &= self.same_step | ~out.ended
+        said, told = self._said(obs, info)
         if said is None or (told is not None and not told[asked].all()):
             first = int(np.flatnonzero(asked if told is None else asked & ~told)[0])
             raise EnvironmentFault(
-                f"environment {first}{self._name} gave no info['{NAME}'] at step {step} of this run; give one at "
-                "every reset and step, or set use_action_masks to off"
+                f"environment {first} gave no info['{NAME}'] at step {step} of this run, which is wanted at every "
+                f"reset and step; {SWITCH}"
             )
-        if told is None and rows is None:
-            self.now[:] = self._checked(said, step)
-        else:
-            self.now[asked] = self._checked(said, step)[asked]
+        try:
+            masks = as_masks(said, *self.now.shape)
+        except NoMask as problem:
+            raise EnvironmentFault(
+                f"the environments gave action masks, one {problem}, at step {step} of this run; {SWITCH}"
+            ) from None
+        self.now[asked] = masks[asked]
         if not self.same_step and out.any_ended:
+            self.now[~asked] = masks[~asked]
+            self.now[~asked & ~possible(self.now, self._counts)] = True
             self.final[:] = self.now
-            for array in (self.final, self.now):
-                array[out.ended & ~possible(array, self._counts)] = True
         self._refuse_none_allowed(step)
+
+    def _said(self, obs: Any, info: dict[str, Any]) -> tuple[Any, Array | None]:
+        """Return what was said of masks, and by which environments [N]; None if by all."""
+        if self._entry:
+            return obs[NAME], None
+        if self._method is not None:
+            return self._method(), None
+        return info.get(NAME), info.get(f"_{NAME}")
 
     def _read_final(self, info: dict[str, Any]) -> None:
         """Read what the last observations of episodes allow; everything, where nothing is said or nothing left."""
@@ -220,24 +204,10 @@ class MaskReader:
                 last = info.get("final_info", {})
                 told = last.get(f"_{NAME}")
                 said = last[NAME][row] if NAME in last and (told is None or told[row]) else None
-            if said is not None and np.size(said) == self.final.shape[1]:
-                self.final[row] = np.asarray(said).reshape(-1)
+            if said is not None:
+                with contextlib.suppress(NoMask):
+                    self.final[row] = as_masks(said, self.final.shape[1])
         self.final[~possible(self.final, self._counts)] = True
-
-    def _checked(self, said: Any, step: int) -> Array:
-        """Return masks [N, M] as truth values."""
-        try:
-            array = np.asarray(said)
-            if array.dtype == object:
-                array = np.stack([np.asarray(row) for row in array])
-            allowed: Array = array.reshape(self.now.shape) != 0
-            return allowed
-        except (ValueError, TypeError) as error:
-            found = np.shape(said)[1:] if np.asarray(said).dtype != object else "that differs"
-            raise EnvironmentFault(
-                f"environments{self._name} gave action masks of shape {found} at step {step} of this run; they "
-                f"should have {self.now.shape[1:]}"
-            ) from error
 
     def _refuse_none_allowed(self, step: int) -> None:
         fine = possible(self.now, self._counts)

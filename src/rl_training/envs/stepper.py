@@ -206,6 +206,8 @@ class VectorStepper:
 
     def _same_observations(self, state: State) -> Array:
         same = np.ones(self.spec.num_envs, np.bool_)
+        if len(state["obs"]) != len(dict(leaves(self.out.obs))):  # masks are heeded now, or no longer
+            return ~same
         for i, (_, array) in enumerate(leaves(self.out.obs)):
             same &= (array == state["obs"][str(i)].numpy()).reshape(len(array), -1).all(axis=1)
         return same

@@ -1,6 +1,8 @@
 """A policy with all it needs to act in an environment: predict, evaluate, save."""
 
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,11 @@ from rl_training.core.space_data import space_to_data
 from rl_training.core.spaces import space_text
 from rl_training.core.types import Array, EnvSpec, PolicyState, Progress, State, leaves
 from rl_training.envs.actions import ActionAdapter
-from rl_training.envs.factory import EnvFactory
+from rl_training.envs.factory import EnvFactory, checked_factory
 from rl_training.envs.masks import masks_of, without_entry
 from rl_training.envs.observations import batched
 from rl_training.envs.stepper import saved_statistics
-from rl_training.experiment.building import NOTHING, Given, own_build
+from rl_training.experiment.building import NOTHING, Given, own_build, with_masks
 from rl_training.experiment.checkpointing import SPACES, write_checkpoint
 from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper
 from rl_training.experiment.trust import refuse_missing_factory
@@ -89,8 +91,11 @@ class Agent:
         seen, own_masks = without_entry(obs) if self.spec.masked else (obs, None)
         batch, is_batch = batched(self.spec.observation_space, seen)
         rows = len(next(iter(leaves(batch)))[1])
-        if (masks := own_masks if action_masks is None else action_masks) is not None:
-            batch = with_mask(batch, masks_of(self.spec.action_space, masks, rows))
+        if action_masks is not None:
+            batch = with_mask(batch, masks_of(self.spec.action_space, action_masks, rows))
+        elif own_masks is not None:
+            name = "the observation's entry 'action_mask'"
+            batch = with_mask(batch, masks_of(self.spec.action_space, own_masks, rows, name))
         memory = self._memory(state, episode_start, rows)
         chosen, memory = self.policy.act(batch, memory, deterministic=deterministic, rng=self._rng)
         actions = self._adapter.to_env(chosen)
@@ -132,7 +137,7 @@ class Agent:
         """
         if num_episodes < 1:
             raise UserError(f"num_episodes is {num_episodes}; use 1 or more")
-        config, factory = self.environment(env)
+        config, factory = self.playground(env)
         stepper = evaluation_stepper(config, num_episodes, factory)
         try:
             check_spaces(self._name, config, stepper.spec, self.spec)
@@ -143,6 +148,22 @@ class Agent:
         finally:
             stepper.close()
 
+    def playground(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
+        """Return what environments to play in are built from: perhaps others than its own, which may tell no masks."""
+        config, factory = self.environment(env)
+        if not self.spec.masked:
+            return config, factory
+        settled = with_masks(
+            config.with_overrides(use_action_masks="auto"), replace(self.given, factory=factory)
+        )
+        if settled.use_action_masks != "on":
+            warnings.warn(
+                f"environment '{config.env_id}' tells no action masks, which {self._name} was trained with: every "
+                "action is allowed there",
+                stacklevel=4,
+            )
+        return settled, factory
+
     def environment(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
         """Return what environments are built from; refuse, if its own cannot or may not be built here."""
         if isinstance(env, str):
@@ -150,7 +171,7 @@ class Agent:
         if env is None and self.given.factory is None:
             refuse_missing_factory(self._name, self.config.env_id, needed=self._env_factory)
             self._refuse_env()
-        return self.config, env or self.given.factory
+        return self.config, self.given.factory if env is None else checked_factory(env)
 
     @property
     def _name(self) -> str:

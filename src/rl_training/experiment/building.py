@@ -19,8 +19,8 @@ from rl_training.algorithms.parts import Actor, BuildContext, Parts
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.types import EnvSpec
-from rl_training.envs.factory import EnvFactory, import_module, make_vector_env
-from rl_training.envs.masks import settle_masks
+from rl_training.envs.factory import EnvFactory, checked_factory, import_module, make_vector_env
+from rl_training.envs.mask_sources import settle_masks
 from rl_training.models.encoders import EncoderClass, encoder_name
 
 
@@ -34,6 +34,10 @@ class Given:
     algorithm: type[Algorithm] | None = None
     factory: EnvFactory | None = None
     encoder: EncoderClass | None = None
+
+    def __post_init__(self) -> None:
+        if self.factory is not None:
+            checked_factory(self.factory)
 
     def named_in(self, config: TrainConfig) -> TrainConfig:
         """Return the config with the name of the encoder that is given, under which it is saved."""
@@ -72,7 +76,8 @@ def with_masks(
 ) -> TrainConfig:
     """Return the config with `use_action_masks: auto` settled by what the environment tells; say what that is."""
     takes = (given.algorithm or ALGORITHMS[config.algo]).takes_action_masks
-    build = partial(make_vector_env, config, 1, factory=given.factory)
+    as_it_is = config.with_overrides(use_action_masks="auto")  # masks that are heeded are checked, too
+    build = partial(make_vector_env, as_it_is, 1, factory=given.factory)
     return settle_masks(config, build, takes_masks=takes, notice=notice)
 
 

@@ -16,7 +16,7 @@ MAX_ALARM = 1e8
 """Three years: more seconds than that some systems do not count."""
 
 
-class _StopNow(BaseException):
+class _StopNow(KeyboardInterrupt):
     """Raised out of a signal handler into whatever runs; not an Exception, so that no environment swallows it."""
 
 

@@ -73,7 +73,7 @@ def train(
     choose_device(config.device)
     check_tracker(config)
     console = console or Console()
-    config = with_masks(given.named_in(config), given, console.notice)
+    config = _masks_of(given.named_in(config), given, checkpoint, console.notice)
     config = settle_rebuilding(config, factory, console.notice)
     with _threads(config), _environments(config, factory) as stepper:
         if not stepper.resumable:
@@ -140,6 +140,32 @@ def resume(
             metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
             metadata.resumed(previous, start.progress.timesteps if start else 0)
             return run.execute(run_dir, metadata, stepper, start)
+
+
+def _masks_of(
+    config: TrainConfig, given: Given, checkpoint: Checkpoint | None, notice: Callable[[str], None]
+) -> TrainConfig:
+    """Return the config with its masks settled; a run that begins with somebody's state stays with or without them."""
+    if checkpoint is None:
+        return with_masks(config, given, notice)
+    had = checkpoint.config.use_action_masks == "on"
+    if not had and config.use_action_masks == "auto":
+        found = with_masks(config, given).use_action_masks == "on"
+        if found:
+            notice(
+                f"environment '{config.env_id}' tells which actions are allowed, but {checkpoint.path} was trained "
+                "without masks and goes on so; train a new run to heed them"
+            )
+        return config.with_overrides(use_action_masks="off") if found else config
+    if had and config.use_action_masks == "on":
+        try:
+            return with_masks(config, given)
+        except UserError as error:
+            raise UserError(
+                f"{checkpoint.path} was trained with action masks, and environment '{config.env_id}' tells none; load "
+                "it with use_action_masks='off' to go on without"
+            ) from error
+    return with_masks(config, given, notice)
 
 
 def _refuse_strangers(

@@ -33,7 +33,7 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
         raise UserError(f"cannot record into {folder}: {error.strerror}") from error
     # frames come as arrays: no screen is needed, or complained about
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    config, factory = agent.environment()
+    config, factory = agent.playground()
     env = make_env(config, 0, factory=factory, stream=EVALUATION_EPISODES, render_mode="rgb_array")()
     for statistics in saved_statistics(agent.state.get("envs", {}))[:1]:
         env.new_statistics = statistics

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.errors import RunFault, UserError
+from rl_training.core.spaces import space_text
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved, tensors_of
 from rl_training.models.encoders import EncoderClass, encoder_name, make_encoder
 from rl_training.models.images import READING, ImageReading, image_leaves
@@ -53,6 +54,11 @@ class NetworkPolicy(nn.Module):
         self.spec, self.encoding = spec, encoding
         images = {} if encoding.encoder is None else image_leaves(spec.observation_space, encoding.images)
         self.inputs = ObservationInputs(spec.observation_space, images)
+        if not self.inputs.size and not images:
+            raise UserError(
+                f"observation space {space_text(spec.observation_space)} holds no number: there is nothing to learn "
+                "from; give it one that is always 0, if that is meant"
+            )
         if normalize_obs and not self.inputs.size:
             raise UserError(
                 "normalize_obs is true, but observations are images, which are scaled by their bounds; set it to false"

@@ -1,5 +1,6 @@
 """Masks as environments tell them, in whichever way, and what is refused."""
 
+import re
 from functools import partial
 from typing import Any
 
@@ -13,10 +14,12 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.core.masks import MASK_KEY, random_allowed, split_mask, stored_space
 from rl_training.core.types import EnvSpec
+from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.history import inspect
 from rl_training.envs.locks import Locks
-from rl_training.envs.masks import env_spec, masks_of, sample_allowed, settle_masks, telling_masks
+from rl_training.envs.mask_sources import settle_masks
+from rl_training.envs.masks import env_spec, masks_of, sample_allowed, telling_masks
 from rl_training.envs.stepper import VectorStepper
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
@@ -33,7 +36,7 @@ class Scripted(gymnasium.Env[Any, Any]):
         self.script, self.tell, self.truncates = script, tell, truncates
         self.action_space = action_space or spaces.Discrete(3)
         seen = spaces.Box(-1, 100, (1,), np.float32)
-        size = next(len(mask) for mask in script if mask is not None)
+        size = len(np.hstack(script[0]))
         mask = spaces.Box(0, 1, (size,), np.int8)
         self.observation_space = spaces.Dict({"seen": seen, "action_mask": mask}) if tell == "entry" else seen
         if tell == "method":
@@ -58,9 +61,11 @@ class Scripted(gymnasium.Env[Any, Any]):
 
 
 def stepper_of(*envs: Any, mode: AutoresetMode = SAME) -> VectorStepper:
-    stepper = VectorStepper(
-        SyncVectorEnv([lambda env=env: telling_masks(env) for env in envs], autoreset_mode=mode), masked=True
-    )
+    builders = [
+        lambda env=env, i=i: SeededEpisodes(telling_masks(env), seed=0, env_index=i)
+        for i, env in enumerate(envs)
+    ]
+    stepper = VectorStepper(SyncVectorEnv(builders, autoreset_mode=mode), masked=True)
     stepper.reset()
     return stepper
 
@@ -119,17 +124,64 @@ def test_each_component_needs_something_that_is_allowed() -> None:
         step(stepper)
 
 
-def test_a_mask_that_is_not_told_is_missed() -> None:
-    stepper = stepper_of(Scripted([[1, 1, 1]] * 5), Scripted([[1, 1, 1], None, [1, 1, 1]]))
-    with pytest.raises(EnvironmentFault, match=r"environment 1 gave no info\['action_mask'\] at step 1"):
+ADDRESS = r"environment 1 \(Scripted\) gave .* \(step, step 1 of its episode 0\)"
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (
+            None,
+            r"no info\['action_mask'\], which is wanted at every reset and step; .*use_action_masks to off",
+        ),
+        ([1, 0], r"an action mask of shape \(2,\), where \(3,\) is wanted"),
+        (np.ones((2, 3)), r"an action mask of shape \(2, 3\), where \(3,\) is wanted"),
+        (np.array([0.0, -np.inf, 0.0]), "an action mask with -inf in it; use 1 or true for what is allowed"),
+        (np.array([1, -1, 1]), "an action mask with -1 in it"),
+        (np.full(3, np.nan), "an action mask with nan in it"),
+        (np.array([0, 1, 2]), "an action mask with 2 in it"),
+        (["1", "0", "0"], "an action mask that is a list, where ones and zeros are wanted"),
+        ({0: True}, "an action mask that is a dict"),
+        ([1, None, 0], "an action mask that is a list"),
+    ],
+    ids=str,
+)
+def test_what_is_no_mask_is_told_with_an_address(mask: Any, words: str) -> None:
+    stepper = stepper_of(Scripted([[1, 1, 1]] * 5), Scripted([[1, 1, 1], mask, [1, 1, 1]]))
+    with pytest.raises(EnvironmentFault, match=words) as fault:
         step(stepper)
+    assert re.match(ADDRESS, str(fault.value)), str(fault.value)
 
 
-def test_a_mask_of_another_length_is_refused_by_its_shape() -> None:
-    with pytest.raises(
-        EnvironmentFault, match=r"gave action masks of shape \(2,\) at step 0.*should have \(3,\)"
-    ):
-        stepper_of(Scripted([np.array([1, 0]), np.array([1, 0])]))
+def test_a_method_may_fail_or_be_silent_where_an_episode_is_over() -> None:
+    class Over(Scripted):
+        def reset(self, **kwargs: Any) -> Any:
+            self.action_masks = self._said
+            return super().reset(**kwargs)
+
+        def _said(self) -> Any:
+            if self.count == len(self.script) - 1:
+                raise RuntimeError("the game is over")
+            return self.script[self.count]
+
+    stepper = stepper_of(Over([[0, 1, 0], [1, 0, 0], None], "method"))
+    step(stepper)
+    step(stepper)
+    assert stepper.out.ended.all()
+    assert stepper.out.obs[MASK_KEY].tolist() == [[False, True, False]]
+    assert stepper.out.final_obs[MASK_KEY].all()
+
+
+def test_components_may_come_one_by_one() -> None:
+    space = spaces.MultiDiscrete([2, 3])
+    stepper = stepper_of(Scripted([([1, 0], [1, 1, 0])] * 3, "method", action_space=space))
+    assert stepper.out.obs[MASK_KEY].tolist() == [[True, False, True, True, False]]
+
+
+def test_an_entry_holds_ones_and_zeros_too() -> None:
+    stepper = stepper_of(Scripted([[1, 1, 1], [1, 2, 0], [1, 1, 1]], "entry"))
+    with pytest.raises(EnvironmentFault, match=r"action masks, one with 2 in it.* at step 1"):
+        step(stepper)
 
 
 @pytest.mark.parametrize("tell", WAYS)
@@ -151,7 +203,8 @@ class TestWhatIsFound:
     def settled(self, env: Any, wanted: str = "auto", **facts: Any) -> tuple[str, list[str]]:
         told: list[str] = []
         config = TrainConfig(algo="ppo", env_id="Any-v0", use_action_masks=wanted)
-        build = partial(SyncVectorEnv, [lambda: telling_masks(env)], autoreset_mode=SAME)
+        seeded = [lambda: SeededEpisodes(env, seed=0, env_index=0)]
+        build = partial(SyncVectorEnv, seeded, autoreset_mode=SAME)
         facts = {"takes_masks": True} | facts
         return settle_masks(config, build, notice=told.append, **facts).use_action_masks, told
 
@@ -194,6 +247,41 @@ class TestWhatIsFound:
         alone = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
         with pytest.raises(UserError, match="no entry but 'action_mask'"):
             env_spec(alone, spaces.Discrete(3), 1, masked=True)
+
+    @pytest.mark.parametrize(
+        ("attribute", "words"),
+        [
+            (property(lambda self: self.script[self.count]), "is no method"),
+            (np.ones(3), "is no method"),
+            (lambda self, player: [1, 1, 1], r"takes arguments \(player\)"),
+        ],
+    )
+    def test_what_is_called_so_and_is_no_such_method_is_refused(self, attribute: Any, words: str) -> None:
+        env = type("Odd", (Scripted,), {"action_masks": attribute})([[1, 1, 1]] * 3, "none")
+        with pytest.raises(UserError, match=rf"'action_masks' of environment 'Any-v0' {words}; .*off"):
+            self.settled(env)
+        assert self.settled(env, "off") == ("off", [])
+
+    def test_masks_that_are_told_too_late_or_too_deep_are_remarked(self) -> None:
+        class Late(Scripted):
+            def reset(self, **kwargs: Any) -> Any:
+                return super().reset(**kwargs)[0], {}
+
+        found, told = self.settled(Late([[1, 1, 1]] * 3))
+        assert found == "auto"
+        assert "at steps, but not at reset" in told[0]
+        with pytest.raises(UserError, match="at steps, but not at reset"):
+            self.settled(Late([[1, 1, 1]] * 3), "on")
+
+        class Deep(Scripted):
+            def _told(self) -> Any:
+                return {"a": super()._told()[0]}, {}
+
+        deep = Deep([[1, 1, 1]] * 3, "entry")
+        deep.observation_space = spaces.Dict({"a": deep.observation_space})
+        found, told = self.settled(deep)
+        assert found == "auto"
+        assert "has an entry 'a/action_mask', which is taken for a feature" in told[0]
 
     def test_continuous_actions_leave_the_entry_a_feature(self) -> None:
         env = Scripted([[1, 1, 1]] * 3, "entry", action_space=spaces.Box(-1, 1, (3,)))
@@ -261,21 +349,39 @@ class TestMasksForPredict:
     def test_one_for_all_or_one_each(self, given: Any) -> None:
         assert masks_of(spaces.Discrete(3), given, 2).tolist() == [[True, False, True]] * 2
 
-    @pytest.mark.parametrize("given", [[1, 0], [[1, 0, 1]] * 3, [["a", "b", "c"]], 1, [[1, 1]] * 3])
-    def test_other_shapes_are_refused(self, given: Any) -> None:
-        with pytest.raises(UserError, match=r"action_masks have shape .*use \[3\], or \[2, 3\]"):
+    @pytest.mark.parametrize(
+        ("given", "words"),
+        [
+            ([1, 0], r"of shape \(2,\)"),
+            ([[1, 0, 1]] * 3, r"of shape \(3, 3\)"),
+            ([["a", "b", "c"]], "that is a list"),
+            (1, r"of shape \(\)"),
+            ([[1, 1]] * 3, r"of shape \(3, 2\)"),
+            ([0, -np.inf, 0], "with -inf in it"),
+            ([1, None, 0], "that is a list"),
+            ([[1, 0], [1, 0, 1]], "that differ in length"),
+        ],
+    )
+    def test_other_things_are_refused(self, given: Any, words: str) -> None:
+        with pytest.raises(UserError, match=rf"action_masks (is one|has rows) .*{words}.*; give .*\[2, 3\]"):
             masks_of(spaces.Discrete(3), given, 2)
 
     def test_pairs_may_be_nested(self) -> None:
         assert masks_of(spaces.MultiBinary(2), [[1, 0], [1, 1]], 1).tolist() == [[True, False, True, True]]
 
     def test_something_must_be_allowed(self) -> None:
-        with pytest.raises(UserError, match="allow no action"):
+        with pytest.raises(UserError, match="allows no action"):
             masks_of(spaces.MultiDiscrete([2, 2]), [1, 1, 0, 0], 1)
 
     def test_continuous_actions_have_none(self) -> None:
         with pytest.raises(UserError, match="Box actions cannot be masked"):
             masks_of(spaces.Box(-1, 1, (2,)), [1, 1], 1)
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    space = spaces.Dict({"a": spaces.Discrete(2), MASK_KEY: spaces.Discrete(2)})
+    with pytest.raises(UserError, match="a name that is taken"):
+        stored_space(EnvSpec(space, spaces.Discrete(3), 1, masked=True))
 
 
 def test_what_is_stored_has_the_keys_of_the_observation_and_one_more() -> None:

@@ -1,0 +1,136 @@
+"""What an environment returned, held against what Gymnasium asks for and its space promised: a fault in words.
+
+Nothing is mended here. Without this, an array of one number would be trained on as if it were three, or the fault would
+be told in NumPy's words, without the environment's name.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+
+from rl_training.core.types import Array
+
+NUMBERS = (float, int, np.number, np.bool_)
+
+
+class Misfit(Exception):
+    """Raised by our wrappers inside of an environment: what it did wrong, as the rest of a sentence about it."""
+
+
+class SaidCheck:
+    """Finds what is wrong with results of `reset` and `step`; takes half a microsecond where nothing is."""
+
+    def __init__(self, space: Space[Any]) -> None:
+        self.space = space
+        self._is_number = isinstance(space, spaces.Discrete)
+        plain = isinstance(space, spaces.Box)
+        self._shape = space.shape if plain else None
+        self._types = {space.dtype} if plain else set()
+        """What plain observations may be of: more are added as they come and turn out to be fine."""
+
+    def after_reset(self, result: Any) -> str | None:
+        """Return what is wrong with what `reset` returned; None if nothing is."""
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            return f"returned {_kind(result)} from reset, where Gymnasium asks for (observation, info)"
+        return self._observation(result[0])
+
+    def after_step(self, result: Any) -> str | None:
+        """Return what is wrong with what `step` returned; None if nothing is."""
+        if not isinstance(result, tuple) or len(result) != 5:
+            return (
+                f"returned {_kind(result)} from step, where Gymnasium asks for (observation, reward, terminated, "
+                "truncated, info)"
+            )
+        obs, reward, terminated, truncated, info = result
+        if not isinstance(reward, NUMBERS) and (problem := _reward(reward)) is not None:
+            return problem
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if flag.__class__ is not bool and (problem := _flag(name, flag)) is not None:
+                return problem
+        if not isinstance(info, dict):
+            return f"gave {_kind(info)} as info, where Gymnasium asks for a dict"
+        return self._observation(obs)
+
+    def _observation(self, obs: Any) -> str | None:
+        if obs.__class__ is np.ndarray and obs.shape == self._shape and obs.dtype in self._types:
+            return None
+        if self._is_number and isinstance(obs, int | np.integer):
+            return None
+        problem = _misfit(self.space, obs, "")
+        if problem is None and self._shape is not None and isinstance(obs, np.ndarray):
+            self._types.add(obs.dtype)
+        return problem
+
+
+def _misfit(space: Space[Any], obs: Any, key: str) -> str | None:
+    """Return what is wrong with an observation or an entry of one."""
+    what = f"an observation whose entry '{key}' is" if key else "an observation that is"
+    if isinstance(space, spaces.Dict):
+        if not isinstance(obs, Mapping):
+            return f"gave {what} {_kind(obs)}, where its space has entries {list(space.spaces)}"
+        if set(obs) != set(space.spaces):
+            return f"gave {what} a dict with entries {list(obs)}, where its space has {list(space.spaces)}"
+        parts: Any = ((name, part, obs[name]) for name, part in space.spaces.items())
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
+            return f"gave {what} {_kind(obs)}, where its space is a tuple of {len(space.spaces)}"
+        parts = ((str(i), part, obs[i]) for i, part in enumerate(space.spaces))
+    else:
+        return _leaf_misfit(space, obs, what)
+    found = (_misfit(part, value, f"{key}/{name}" if key else name) for name, part, value in parts)
+    return next((problem for problem in found if problem is not None), None)
+
+
+def _leaf_misfit(space: Space[Any], obs: Any, what: str) -> str | None:
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return None  # refused elsewhere, by its space
+    array = _array(obs)
+    if array is None or array.dtype.kind not in "biuf":
+        return f"gave {what} {_kind(obs)}, where its space holds numbers of type {space.dtype}"
+    if array.shape != tuple(space.shape or ()):
+        return f"gave {what} of shape {array.shape}, where its space says {tuple(space.shape or ())}"
+    fits = np.can_cast(array.dtype, space.dtype, "same_kind") or _whole(array, space.dtype)
+    return None if fits else f"gave {what} of type {array.dtype}, where its space says {space.dtype}"
+
+
+def _whole(array: Array, dtype: Any) -> bool:
+    """Tell whether whole numbers of another type stay what they are."""
+    return array.dtype.kind in "biu" and bool((array.astype(dtype) == array).all())
+
+
+def _reward(reward: Any) -> str | None:
+    array = _array(reward)
+    if array is None or array.dtype.kind not in "biuf":
+        return f"gave a reward that is {_kind(reward)}; it must be a number"
+    if array.ndim == 0:
+        return None
+    remedy = "take one of its numbers in a wrapper"
+    if array.size > 1:
+        remedy = "make one number of several in a wrapper, such as LinearReward of mo-gymnasium"
+    return f"gave a reward of shape {array.shape}; it must be one number: {remedy}"
+
+
+def _flag(name: str, flag: Any) -> str | None:
+    array = _array(flag)
+    fine = array is not None and array.ndim == 0 and array.dtype.kind in "biu" and array in (0, 1)
+    return None if fine else f"gave '{name}' that is {_kind(flag)}; it must be true or false"
+
+
+def _array(value: Any) -> Array | None:
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError):
+        return None
+
+
+def _kind(value: Any) -> str:
+    """Return what something is, in few words."""
+    if value is None:
+        return "None"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    if isinstance(value, np.ndarray):
+        return f"an array of type {value.dtype} and shape {value.shape}"
+    return f"a {type(value).__name__}"
