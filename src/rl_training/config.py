@@ -9,14 +9,14 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
 
-from rl_training.core.checked_config import CheckedConfig
-from rl_training.core.errors import ConfigError, UserError, did_you_mean
+from rl_training.core.checked_config import PLAIN, CheckedConfig, is_plain
+from rl_training.core.errors import ConfigError, did_you_mean
 from rl_training.core.preprocessing import USUAL_FRAMES, Frames, preprocessing_problems, resolved_frames
+from rl_training.core.presets import find_config
 from rl_training.core.strict_yaml import read_yaml
 
 APART = (
@@ -171,6 +171,14 @@ class TrainConfig(CheckedConfig):
         for name in ("stop_after_stale_evals", "max_time"):
             if getattr(self, name) is not None:
                 found += self.not_positive(name)
+        if not is_plain(self.env_kwargs):
+            found.append(f"env_kwargs cannot be saved as they are; use {PLAIN}")
+        if "\0" in self.output_dir:
+            found.append(f"output_dir is {self.output_dir!r}; no path holds the character \\0")
+        if self.env_timeout > 10**8:
+            found.append(
+                f"env_timeout is {self.env_timeout:g}; use at most {10**8:,} seconds, which is three years"
+            )
         if not self.env_id:
             found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
         if self.preprocessing == "atari" and self.algorithm.image_channels != "auto":
@@ -269,20 +277,6 @@ def load_config(path: str | PathLike[str]) -> TrainConfig:
     return config_from_dict(read_yaml(find_config(path), path), str(path))
 
 
-def find_config(path: str | PathLike[str]) -> Path:
-    """Return the file at `path`, or the preset of that name, such as `configs/ppo/cartpole.yaml` or `ppo/cartpole`."""
-    given = Path(path)
-    if given.is_file():
-        return given
-    name = given.as_posix().removeprefix("configs/").removesuffix(".yaml")
-    presets = {preset.relative_to(folder).with_suffix("").as_posix(): preset for folder in _preset_folders()
-               for preset in sorted(folder.rglob("*.yaml"))}  # fmt: skip
-    if name in presets:
-        return presets[name]
-    kind = "is a folder, not a config file" if given.is_dir() else "does not exist"
-    raise UserError(f"config {path} {kind}{did_you_mean(name, presets)}")
-
-
 def algorithm_config_class(algo: str) -> type[AlgorithmConfig] | None:
     """Return the settings class of an algorithm, or None. Looked up late: the table imports torch."""
     from rl_training.algorithms import ALGORITHMS
@@ -307,11 +301,6 @@ def _unknown_setting(key: str, run_level: set[str], inner: set[str]) -> str:
     if key in run_level:
         return f"unknown key 'algorithm.{key}'; it is a setting of the run: write it at the top level"
     return f"unknown key 'algorithm.{key}'{did_you_mean(key, [*inner, *run_level])}"
-
-
-def _preset_folders() -> list[Path]:
-    package = Path(__file__).resolve().parent
-    return [folder for folder in (package / "configs", package.parents[1] / "configs") if folder.is_dir()]
 
 
 def _plain(value: Any) -> Any:

@@ -32,6 +32,7 @@ ALLOWED = {
     "runs": {"experiment"},
     "trainer": {"experiment"},
     "cli": EVERYTHING,
+    "__main__": {"cli"},
     "": {"version"},
 }
 """Layer -> layers it may import; "" is `rl_training/__init__.py`."""

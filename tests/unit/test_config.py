@@ -107,9 +107,11 @@ class TestWrongTypes:
         [
             ("seed", "three", "whole number"),
             ("seed", True, "whole number"),
-            ("num_envs", 4.0, "whole number"),
-            ("total_timesteps", "5e3", "whole number"),
-            ("total_timesteps", 5e3, "whole number"),
+            ("num_envs", 4.5, "whole number"),
+            ("total_timesteps", "5e-3", "whole number"),
+            ("total_timesteps", 5.5, "whole number"),
+            ("total_timesteps", 2**70, "at most"),
+            ("total_timesteps", float("inf"), "whole number"),
             ("normalize_obs", 1, "true or false"),
             ("normalize_obs", "yes", "true or false"),
             ("env_id", 5, "text"),
@@ -167,8 +169,14 @@ class TestNumbersOfYaml:
         config = config_from_dict(BASE | {"algorithm": {"gamma": 1}})
         assert isinstance(config.algorithm.gamma, float)
 
-    @pytest.mark.parametrize("written", ["5e3", "5.0e+3", "5000.0", "'5000'"])
-    def test_a_whole_number_must_be_written_as_one(self, tmp_path, written):
+    @pytest.mark.parametrize("written", ["5e3", "5.0e+3", "5000.0", "'5000'", "5_000"])
+    def test_a_whole_number_may_be_written_as_people_do(self, tmp_path, written):
+        text = f"algo: ppo\nenv_id: CartPole-v1\nseed: 3\ntotal_timesteps: {written}\n"
+        steps = load_config(write(tmp_path, text)).total_timesteps
+        assert (steps, type(steps)) == (5000, int)
+
+    @pytest.mark.parametrize("written", ["5e-3", "5000.5", "many", "1e300", "true", ".inf"])
+    def test_what_is_no_whole_number_is_refused(self, tmp_path, written):
         text = f"algo: ppo\nenv_id: CartPole-v1\nseed: 3\ntotal_timesteps: {written}\n"
         with pytest.raises(ConfigError, match=r"total_timesteps is .*use a whole number"):
             load_config(write(tmp_path, text))

@@ -48,7 +48,8 @@ class ReplayConfig(AlgorithmConfig):
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         found = [
-            *self.not_positive("learning_rate", "batch_size", "train_freq"),
+            *self.not_positive("learning_rate", "train_freq"),
+            *self.outside("batch_size", 1, 2**28),
             *self.outside("buffer_size", 1, 2**40),
             *self.outside("n_step", 1, 10_000),
             *self.negative("learning_starts"),

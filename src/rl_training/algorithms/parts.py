@@ -7,6 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from rl_training.config import AlgorithmConfig
+from rl_training.core.checked_config import PLAIN, is_plain
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.protocols import ExperienceSource, Explorer, Learner
 from rl_training.core.types import EnvSpec, State
@@ -102,15 +103,6 @@ class Parts:
     learner: StatefulLearner
 
 
-def _is_plain(value: Any) -> bool:
-    """Tell whether a value comes back from a file as it was."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
-    if isinstance(value, list):
-        return all(_is_plain(part) for part in value)
-    return value is None or type(value) in (bool, int, float, str)
-
-
 def encoder_problems(settings: AlgorithmConfig) -> list[str]:
     """Return what is wrong with the encoder's name or width; whether it can be built shows when it is."""
     found = settings.outside("features_dim", 1, 2**14)
@@ -119,10 +111,8 @@ def encoder_problems(settings: AlgorithmConfig) -> list[str]:
     for name, usual in (("image_scale", None), ("image_channels", "auto"), ("encoder_kwargs", {})):
         if settings.encoder == "flat" and getattr(settings, name) != usual:
             found.append(f"{name} is given, but encoder 'flat' has no use for it; leave one of them out")
-    if not _is_plain(settings.encoder_kwargs):
-        found.append(
-            "encoder_kwargs cannot be saved as they are; use numbers, text, true, false, null, lists and maps"
-        )
+    if not is_plain(settings.encoder_kwargs):
+        found.append(f"encoder_kwargs cannot be saved as they are; use {PLAIN}")
     name, known = settings.encoder, encoder_names()
     module, separator, attribute = name.partition(":")
     if name not in known and not (separator and module and attribute):

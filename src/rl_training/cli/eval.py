@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from rl_training.cli.flags import chosen_env, parse
+from rl_training.cli.flags import chosen_env, counts_of, parse, with_whole_numbers
 from rl_training.core.errors import printable
 from rl_training.experiment.loading import load_agent
 from rl_training.experiment.video import record_video
@@ -37,7 +37,7 @@ class Eval:
 
 def run(argv: list[str]) -> int:
     """Parse the flags, evaluate and print."""
-    flags = parse(Eval, argv, "rl-training eval")
+    flags = parse(Eval, with_whole_numbers(argv, counts_of(Eval)), "rl-training eval")
     env = chosen_env(flags.env_id, flags.env_factory)
     agent = load_agent(flags.run, env=env, trust_modules=flags.trust_modules, probe=False)
     summary = agent.evaluate(flags.num_episodes, deterministic=False if flags.stochastic else None)

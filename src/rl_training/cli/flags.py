@@ -6,7 +6,7 @@ import inspect
 import io
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field, fields, is_dataclass, make_dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -14,7 +14,9 @@ import tyro
 import yaml
 
 from rl_training.config import TrainConfig, algorithm_config_class
+from rl_training.core.checked_config import whole_number
 from rl_training.core.errors import UserError
+from rl_training.core.other_names import here_called
 from rl_training.core.preprocessing import SETTINGS_OF
 from rl_training.envs.factory import EnvFactory, named_factory
 
@@ -102,12 +104,31 @@ def parse_train_flags(
     members = [(_identifier(name), kind) for name, kind in groups.items()]
     entry: Any = make_dataclass("Train", [*launch, *members], kw_only=True)
     omit_prefixes: Any = tyro.conf.OmitArgPrefixes
-    parsed = asdict(parse(omit_prefixes[entry], argv, prog, description))
+    counts = {name for kind in (TrainConfig, config_class) for name in counts_of(kind)}
+    parsed = asdict(parse(omit_prefixes[entry], with_whole_numbers(argv, counts), prog, description))
     run_level = {key: value for name in RUN_GROUPS for key, value in parsed[_identifier(name)].items()}
     run_level["env_kwargs"] = _yaml_map("env_kwargs", run_level["env_kwargs"], "max_episode_steps: 50")
     settings = parsed[_identifier(f"{algo} settings")]
     settings["encoder_kwargs"] = _yaml_map("encoder_kwargs", settings["encoder_kwargs"], "depth: 3")
     return {"quiet": parsed["quiet"], "config": {"algo": algo, **run_level, "algorithm": settings}}
+
+
+def counts_of(config_class: type) -> list[str]:
+    """Return the settings that are whole numbers."""
+    return [name for name, kind in get_type_hints(config_class).items() if kind in (int, int | None)]
+
+
+def with_whole_numbers(argv: list[str], names: Iterable[str]) -> list[str]:
+    """Return flags in which counts such as 1e5 are written out: `names` are the settings that are counts."""
+    flags = {f"--{name.replace('_', '-')}" for name in names}
+    found = list(argv)
+    for place, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        if equals and flag in flags and (number := whole_number(value)) is not None:
+            found[place] = f"{flag}={number}"
+        elif place and argv[place - 1] in flags and (number := whole_number(word)) is not None:
+            found[place] = str(number)
+    return found
 
 
 def parse(target: Any, argv: list[str], prog: str, description: str | None = None) -> Any:
@@ -132,6 +153,8 @@ def _sentence(drawn: str, prog: str) -> str:
     more = f"; {prog} --help lists all flags"
     unknown = re.match(r"Unrecognized options: ([^\s,]+)", text)
     if unknown:
+        if (other := here_called(unknown[1])) is not None:
+            return f"unknown flag '{unknown[1]}'; here it is called '--{other.replace('_', '-')}'"
         similar = re.search(r"Perhaps you meant: (--[\w-]+)", text)
         return f"unknown flag '{unknown[1]}'" + (f"; did you mean '{similar[1]}'?" if similar else more)
     found = re.split(r" ?(Argument helptext|For full helptext)", text)[0].rstrip(".")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from rl_training.cli.flags import parse
+from rl_training.cli.flags import counts_of, parse, with_whole_numbers
 from rl_training.cli.train import print_result
 from rl_training.envs.factory import named_factory
 from rl_training.experiment.console import make_console
@@ -34,7 +34,7 @@ class Resume:
 
 def run(argv: list[str]) -> int:
     """Parse the flags and resume."""
-    flags = parse(Resume, argv, "rl-training resume")
+    flags = parse(Resume, with_whole_numbers(argv, counts_of(Resume)), "rl-training resume")
     result = resume(
         flags.run,
         factory=named_factory(flags.env_factory) if flags.env_factory is not None else None,

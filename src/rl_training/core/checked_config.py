@@ -9,6 +9,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rl_training.core.errors import ConfigError, did_you_mean
 
+LARGEST = 2**62
+"""Of whole numbers: sums and products of some of them still fit where they are computed."""
+PLAIN = "numbers, text, true, false, null, lists and maps"
+"""What comes back from a file as it was."""
+
 
 class CheckedConfig:
     """Mix-in for frozen dataclasses: every value is checked against its annotation when the object is made."""
@@ -29,6 +34,8 @@ class CheckedConfig:
                 problems.append(f"{item.name} is {value!r}; {error}")
                 if item.default is not MISSING:  # so that the other checks can go on and report as well
                     object.__setattr__(self, item.name, item.default)
+                elif item.default_factory is not MISSING:
+                    object.__setattr__(self, item.name, item.default_factory())
         return problems
 
     def not_positive(self, *names: str) -> list[str]:
@@ -55,7 +62,7 @@ class CheckedConfig:
 def coerce(value: Any, annotation: Any) -> Any:
     """Return `value` as the annotation wants it, or raise ValueError with the remedy.
 
-    Lenient only where YAML is loose: `3e-4` is a number for a float, a list is a tuple.
+    Lenient only where YAML is loose: `3e-4` is a number for a float, `1e5` one for a count, a list is a tuple.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     # nested settings check themselves
@@ -84,6 +91,32 @@ def coerce(value: Any, annotation: Any) -> Any:
     return _coerce_scalar(value, annotation)
 
 
+def is_plain(value: Any) -> bool:
+    """Tell whether a value comes back from a file as it was."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(part) for key, part in value.items())
+    if isinstance(value, list):
+        return all(is_plain(part) for part in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a count, also one that is written as 1e5 or 5000.0; None if it is none.
+
+    >>> whole_number("1e5"), whole_number(2.5)
+    (100000, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, int):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() and abs(number) <= 2**53 else None
+
+
 def _coerce_scalar(value: Any, wanted: type) -> Any:
     if wanted is float:
         if isinstance(value, int | float | str) and not isinstance(value, bool):
@@ -95,9 +128,12 @@ def _coerce_scalar(value: Any, wanted: type) -> Any:
                 return number
         raise ValueError("use a finite number")
     if wanted is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        raise ValueError("use a whole number such as 5000")
+        whole = whole_number(value)
+        if whole is None:
+            raise ValueError("use a whole number such as 5000")
+        if abs(whole) > LARGEST:
+            raise ValueError(f"use a number of at most {LARGEST:,}")
+        return whole
     if wanted is bool and not isinstance(value, bool):
         raise ValueError("use true or false")
     if wanted is str and not isinstance(value, str):

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+from rl_training.core.other_names import here_called
+
 MAX_MESSAGE = 1000
 
 
@@ -65,6 +67,13 @@ class EnvironmentFault(RunFault):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest known name, or an empty string."""
-    close = get_close_matches(name, list(known), n=1, cutoff=0.5)
+    """Return `; did you mean 'x'?` for the nearest known name, or an empty string.
+
+    A name that another library has for it comes before one that is spelled alike.
+    """
+    known = list(known)
+    other = here_called(name)
+    if other in known:
+        return f"; here it is called '{other}'"
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""

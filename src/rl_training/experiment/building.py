@@ -113,7 +113,7 @@ def choose_device(name: str) -> torch.device:
     """Return the torch device; `auto` is the CPU, as all networks of this version are small."""
     try:
         device = torch.device("cpu" if name == "auto" else name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ValueError) as error:
         raise UserError(
             f"device '{name}' is not available here ({str(error).splitlines()[0]}); use 'cpu'"

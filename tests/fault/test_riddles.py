@@ -1,0 +1,77 @@
+"""What strangers type: each gets one sentence that names it, exit code 2, and leaves nothing behind."""
+
+import subprocess
+import sys
+
+import pytest
+
+from rl_training.config import TrainConfig
+from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.other_names import OTHER_NAMES
+
+TRAIN = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", 64, "--num-envs", 2, "--num-steps", 16,
+         "--batch-size", 16, "--eval-every-timesteps", 0, "--num-eval-episodes", 1, "--quiet")  # fmt: skip
+DQN = ("train", "dqn", "--env-id", "CartPole-v1", "--total-timesteps", 64)
+
+REFUSED = {
+    "a seed of 65 bits": ((*TRAIN, "--seed", 2**64), "seed is 18446744073709551616; use a number of at most"),
+    "a device without numbers": ((*TRAIN, "--device", "meta"), "device 'meta' is not available here"),
+    "a date": ((*TRAIN, "--env-kwargs", "{a: 2020-01-01}"), "env_kwargs cannot be saved as they are; use numbers"),
+    "bytes": ((*TRAIN, "--env-kwargs", "{a: !!binary aGVsbG8=}"), "env_kwargs cannot be saved as they are"),
+    "an endless timeout": ((*TRAIN, "--env-timeout", "1e300"), "env_timeout is 1e+300; use at most 100,000,000"),
+    "a batch of a terabyte": ((*DQN, "--batch-size", 2**40), "batch_size is 1099511627776; use a number from 1 to"),
+    "a wait of 70 bits": ((*DQN, "--train-freq", 2**70), "train_freq is 1180591620717411303424; use a number of at"),
+    "a count that is none": ((*TRAIN, "--total-timesteps", "1.5e0"), "total-timesteps"),
+    "a negative count": ((*TRAIN, "--total-timesteps", "-5"), "total_timesteps is -5; use a number above 0"),
+    "a name of stable-baselines3": ((*TRAIN, "--n-envs", 4), "unknown flag '--n-envs'; here it is called '--num-envs'"),
+    "another": ((*TRAIN, "--clip-range", 0.2), "here it is called '--clip-coef'"),
+    "a name that everybody has": ((*TRAIN, "--lr", "1e-3"), "here it is called '--learning-rate'"),
+    "its networks": ((*TRAIN, "--net-arch", 64), "here it is called '--hidden-sizes'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_is_refused_in_one_sentence(name, cli, tmp_path):
+    arguments, words = REFUSED[name]
+    outcome = cli(*arguments, "--output-dir", tmp_path / "runs")
+    assert outcome.code == 2, outcome.err
+    assert words in outcome.sentence
+    assert "--debug" not in outcome.sentence
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_path_that_no_disk_has(tmp_path):
+    with pytest.raises(ConfigError, match=r"no path holds the character \\0"):
+        TrainConfig(algo="ppo", env_id="CartPole-v1", output_dir=f"{tmp_path}/a\0b")
+
+
+@pytest.mark.parametrize("count", ["1e2", "100.0", 100])
+def test_counts_are_read_as_people_write_them(count, cli, tmp_path):
+    outcome = cli(*TRAIN, "--total-timesteps", count, "--output-dir", tmp_path / "runs")
+    assert outcome.code == 0, outcome.err
+    assert cli("eval", outcome.out.strip(), "--num-episodes", "1e0").code == 0
+
+
+def test_names_of_others_are_known_in_configs_and_python_too():
+    with pytest.raises(ConfigError, match="unknown setting 'n_envs'; here it is called 'num_envs'"):
+        TrainConfig(algo="ppo", env_id="CartPole-v1").with_overrides(n_envs=4)
+    with pytest.raises(UserError, match="'clip_range'; here it is called 'clip_coef'"):
+        TrainConfig(algo="ppo", env_id="CartPole-v1").with_overrides(clip_range=0.2)
+
+
+def test_a_name_of_others_is_none_of_ours():
+    """Otherwise a setting would be told to be called otherwise."""
+    from dataclasses import fields
+
+    from rl_training.algorithms import ALGORITHMS
+
+    ours = {item.name for face in ALGORITHMS.values() for item in fields(face.config_class)}
+    ours |= {item.name for item in fields(TrainConfig)}
+    assert not ours & set(OTHER_NAMES)
+    assert set(OTHER_NAMES.values()) - ours <= {"max_episode_steps"}
+
+
+def test_the_package_itself_is_a_command():
+    command = [sys.executable, "-m", "rl_training", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip()
