@@ -1,13 +1,18 @@
 """What strangers type: each gets one sentence that names it, exit code 2, and leaves nothing behind."""
 
+import json
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from rl_training.algorithms import PPO
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.other_names import OTHER_NAMES
+from rl_training.experiment.console import Console, python_console
 
 TRAIN = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", 64, "--num-envs", 2, "--num-steps", 16,
          "--batch-size", 16, "--eval-every-timesteps", 0, "--num-eval-episodes", 1, "--quiet")  # fmt: skip
@@ -75,3 +80,62 @@ def test_the_package_itself_is_a_command():
     command = [sys.executable, "-m", "rl_training", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip()
+
+
+def command(*arguments, **options):
+    """Run the command in a process of its own; `options` are those of `subprocess.run`."""
+    words = [sys.executable, "-m", "rl_training", *map(str, arguments)]
+    return subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, **options)
+
+
+def test_a_terminal_that_knows_ascii_alone_gets_another_letter(tmp_path):
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = command(*TRAIN[:-1], "--output-dir", tmp_path, stdout=subprocess.PIPE, env=plain)
+    assert done.returncode == 0, done.stderr
+    assert " ? " in done.stdout
+
+
+def test_a_full_disk_behind_the_output_ends_no_run(tmp_path):
+    with open("/dev/full", "w") as full:
+        done = command(*TRAIN[:-1], "--output-dir", tmp_path, stdout=full)
+    assert done.returncode == 1
+    assert (
+        done.stderr.splitlines()[-1]
+        == "error: the standard output cannot be written: No space left on device"
+    )
+    (run_dir,) = tmp_path.iterdir()
+    assert json.loads((run_dir / "metadata.json").read_text())["status"] == "finished"
+
+
+def test_a_working_folder_that_is_gone_is_said_before_anything_else(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = (
+        f"cd '{gone}' && rmdir '{gone}' && '{sys.executable}' -m rl_training train ppo --env-id CartPole-v1"
+    )
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert (
+        done.stderr.splitlines()[-1] == "error: the working folder no longer exists; change into another one"
+    )
+
+
+class TestProgress:
+    @pytest.mark.parametrize(("asked", "lines"), [(True, True), (False, False), ("auto", False)])
+    def test_python_shows_what_is_asked_for(self, asked, lines, tiny, capsys):
+        PPO(tiny("ppo")).learn(progress=asked)
+        assert bool(capsys.readouterr().out) == lines
+
+    def test_a_terminal_gets_a_bar_by_itself(self, tiny, monkeypatch):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        assert type(python_console("auto")).__name__ == "RichConsole"
+        assert type(python_console(False)) is Console
+
+    def test_a_notebook_gets_one_too(self, monkeypatch):
+        shell = type("ZMQInteractiveShell", (), {})
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=shell))
+        assert type(python_console("auto")).__name__ == "RichConsole"
+
+    def test_other_words_are_refused(self, tiny):
+        with pytest.raises(UserError, match="progress is 'yes'; use True, False or 'auto'"):
+            PPO(tiny("ppo")).learn(progress="yes")

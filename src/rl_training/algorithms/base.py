@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from gymnasium import Space
 
@@ -87,18 +87,27 @@ class Algorithm:
         source = cls.build_source(settings, context, actor)
         return Parts(actor, source, cls.build_learner(settings, context, actor))
 
-    def learn(self, total_timesteps: int | None = None, *, callbacks: Sequence["Callback"] = ()) -> Self:
+    def learn(
+        self,
+        total_timesteps: int | None = None,
+        *,
+        callbacks: Sequence["Callback"] = (),
+        progress: bool | Literal["auto"] = "auto",
+    ) -> Self:
         """Train for `total_timesteps` (default: the config's) in a run folder of its own; return self.
 
         Called again, or after `load`, it goes on from where the agent is; after an interruption, without a number, in
         the same run up to the budget it had. However it ends, by Ctrl-C or a fault as well, the model then is the agent
-        of the run's last checkpoint; while it lasts, `agent` is the one that is being trained.
+        of the run's last checkpoint; while it lasts, `agent` is the one that is being trained. `progress` shows a bar;
+        `auto` does in terminals and notebooks.
         """
         from rl_training.experiment import runs
+        from rl_training.experiment.console import python_console
 
         follow = runs.Follow(self._become)
         callbacks = [follow, *callbacks]
         parts: dict[str, Any] = {"algorithm": type(self), "factory": self._factory, "encoder": self._encoder}
+        parts["console"] = python_console(progress)
         paused = True  # unless it comes to its end
         try:
             if self._unfinished is not None and total_timesteps is None:

@@ -1,6 +1,7 @@
 """The commands of `rl-training`. Imports nothing heavy until one is chosen."""
 
 import contextlib
+import errno
 import importlib
 import os
 import shutil
@@ -15,6 +16,8 @@ COMMANDS = {
     "eval": ("rl_training.cli.eval", "play episodes with a trained agent, as numbers or as a video"),
     "resume": ("rl_training.cli.resume", "go on with a run from its last checkpoint"),
 }
+
+NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 
 HELP = f"""usage: rl-training COMMAND [options]
 
@@ -31,6 +34,9 @@ rl-training COMMAND --help tells more; --debug shows the traceback of an error; 
 
 def run(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code; see `rl_training.cli.main`."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that knows no ± gets another letter
+            stream.reconfigure(errors="replace")
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -42,6 +48,11 @@ def run(argv: list[str] | None = None) -> int:
 
         print(__version__)
         return 0
+    try:
+        os.getcwd()
+    except OSError:  # what is imported next could not be loaded
+        print("error: the working folder no longer exists; change into another one", file=sys.stderr)
+        return 2
     return _run(arguments[0], arguments[1:], debug)
 
 
@@ -54,6 +65,7 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
     try:
         with _plain_warnings():
             code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
+        sys.stdout.flush()
         return code
     except UserError as error:
         return _report(error, 2, debug)
@@ -71,6 +83,11 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in NO_ROOM:
+            # what is printed; a file that cannot be written is named
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            error = OSError(f"the standard output cannot be written: {error.strerror}")
+            return _report(error, 1, debug)
         unexpected = RuntimeError(
             f"{type(error).__name__}: {error} (run again with --debug for the traceback)"
         )

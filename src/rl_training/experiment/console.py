@@ -2,8 +2,10 @@
 
 import sys
 import time
-from typing import Any, TextIO
+import warnings
+from typing import Any, Literal, TextIO
 
+from rl_training.core.errors import UserError
 from rl_training.core.types import Progress
 from rl_training.runtime.callbacks import Callback
 
@@ -48,6 +50,7 @@ class PlainConsole(Console):
         self.seconds_between_lines = seconds_between_lines
         self._last_line = 0.0
         self._total = 0
+        self._no_room = False
 
     def start(self, progress: Progress) -> None:
         """Remember the budget."""
@@ -56,7 +59,7 @@ class PlainConsole(Console):
 
     def notice(self, text: str) -> None:
         """Print it."""
-        print(f"note: {text}", file=self.stream)
+        self._print(f"note: {text}")
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
         """Print the row if it is due."""
@@ -74,7 +77,19 @@ class PlainConsole(Console):
             parts.append(f"return {metrics['rollout/ep_rew_mean']:.1f}")
         if "eval/mean_reward" in metrics:
             parts.append(f"evaluation {metrics['eval/mean_reward']:.1f} ± {metrics['eval/std_reward']:.1f}")
-        print("  ".join(parts), file=self.stream, flush=True)
+        self._print("  ".join(parts))
+
+    def _print(self, line: str) -> None:
+        """Print a line; a run does not end because there is no room for its lines."""
+        if self._no_room:
+            return
+        try:
+            print(line, file=self.stream, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self._no_room = True
+            warnings.warn(f"progress is no longer printed: {error.strerror}", stacklevel=3)
 
 
 class RichConsole(Console):
@@ -138,7 +153,22 @@ def make_console(quiet: bool) -> Console:
     """Return the console that suits the standard output."""
     if quiet:
         return Console()
-    return RichConsole() if sys.stdout.isatty() else PlainConsole()
+    return RichConsole() if _draws() else PlainConsole()
+
+
+def python_console(progress: bool | Literal["auto"]) -> Console:
+    """Return what `learn(progress=...)` shows: `auto` a bar in terminals and notebooks, and nothing elsewhere."""
+    if progress not in (True, False, "auto"):
+        raise UserError(f"progress is {progress!r}; use True, False or 'auto'")
+    if progress == "auto":
+        return RichConsole() if _draws() else Console()
+    return make_console(quiet=not progress)
+
+
+def _draws() -> bool:
+    """Tell whether a bar can be drawn: in a terminal, or in a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return sys.stdout.isatty() or type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def _duration(seconds: float) -> str:
