@@ -1,8 +1,9 @@
-"""User hooks: five events with read-only arguments, and the three stops most people want."""
+"""User hooks: five events with read-only arguments, and what most people want of them, ready to use."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,41 @@ class StopOnPlateau(Callback):
         """Go on counting."""
         self.best = float("-inf") if state["best"] is None else float(state["best"])
         self.stale = int(state["stale"])
+
+
+class SaveEvery(Callback):
+    """Saves the agent every so many environment steps, as `step_<N>` in `folder`; by default `agents` in the run's own.
+
+    These are for keeping: the run's checkpoints, which it resumes from, are made and cleared away without it.
+    """
+
+    def __init__(self, timesteps: int, folder: str | PathLike[str] | None = None) -> None:
+        if timesteps < 1:
+            raise ValueError(f"timesteps is {timesteps}; use 1 or more")
+        self.timesteps, self.folder = timesteps, folder
+
+    def on_start(self, context: TrainingContext) -> None:
+        """Nothing is saved of what the run begins with."""
+        self._agent = context.agent
+        self._folder = Path(self.folder) if self.folder is not None else context.run_dir / "agents"
+        self._saved = context.start.timesteps // self.timesteps
+
+    def on_update(self, progress: Progress, result: UpdateResult) -> None:
+        """Save once per crossed multiple."""
+        if progress.timesteps // self.timesteps > self._saved:
+            self._saved = progress.timesteps // self.timesteps
+            self._agent.save(self._folder / f"step_{progress.timesteps}")
+
+
+class OnEvaluation(Callback):
+    """Calls a function with the timesteps so far and the summary of each evaluation."""
+
+    def __init__(self, function: Callable[[int, dict[str, Any]], object]) -> None:
+        self.function = function
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        """Call it."""
+        self.function(progress.timesteps, summary)
 
 
 class TimeLimit(Callback):
