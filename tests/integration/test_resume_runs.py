@@ -66,7 +66,7 @@ def assert_same_run(ours: Path, theirs: Path, rows) -> None:
     manifests = [manifest(folder) for folder in folders]
     for each in manifests:
         episodes = each["state"]["trainer"]["episodes"]
-        episodes["recent"] = [[reward, length] for reward, length, _ in episodes["recent"]]
+        episodes["recent"] = [[reward, length] for reward, length, _, *_ in episodes["recent"]]
         del each["state"]["trainer"]["elapsed"], each["state"]["trainer"]["callbacks"]
         del each["facts"]["log_positions"], each["sha256"], each["signature"]  # digits of the clock
     assert manifests[0] == manifests[1]
@@ -587,7 +587,9 @@ def test_native_environments_go_on_with_episodes_they_have_not_played(tiny, star
     table = np.concatenate(starts)
     assert len(np.unique(table, axis=0)) == len(table)
     episodes = manifest(result.checkpoint_path)["state"]["trainer"]["episodes"]
-    assert all(reward == length for reward, length, _ in episodes["recent"]), "two halves became one episode"
+    assert all(reward == length for reward, length, _, *_ in episodes["recent"]), (
+        "two halves became one episode"
+    )
 
 
 def test_the_command_says_that_native_environments_do_not_come_back(tiny, cli, tmp_path):

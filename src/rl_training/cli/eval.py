@@ -45,10 +45,11 @@ def run(argv: list[str]) -> int:
     if flags.json:
         print(json.dumps(summary | ({"videos": [str(path) for path in videos]} if videos else {})))
         return 0
+    success = f", {summary['success_rate']:.0%} reached their goal" if "success_rate" in summary else ""
     print(
         f"{agent.config.algo} on {printable(agent.config.env_id)} after {agent.timesteps:,} steps: return "
         f"{summary['mean_reward']:.1f} ± {summary['std_reward']:.1f}, length {summary['mean_ep_length']:.1f} "
-        f"({summary['num_episodes']} episodes)"
+        f"({summary['num_episodes']} episodes{success})"
     )
     for path in videos:
         print(f"video: {printable(path)}")

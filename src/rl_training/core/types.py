@@ -73,6 +73,8 @@ class EpisodeStats:
     total_reward: float
     length: int
     seconds: float
+    success: float | None = None
+    """Whether it reached its goal, 1 or 0; None where the environment does not say."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,13 @@ class StepArrays:
     num_valid: int = 0
     signal: Array = None  # type: ignore[assignment]  # filled in: by default it is `reward`
     """The reward that is learned from: the very array `reward`, unless rewards are clipped for learning alone."""
+    success: Array = None  # type: ignore[assignment]  # filled in
+    """Whether an episode that ended reached its goal, 1 or 0; nan where nobody says."""
 
     def __post_init__(self) -> None:
+        told: Array | None = self.success
+        if told is None:
+            self.success = np.full(len(self.reward), np.nan)
         given: Array | None = self.signal
         if given is None:
             self.signal = self.reward
@@ -150,11 +157,17 @@ class Evaluation:
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    successes: list[float] = field(default_factory=list)
+    """1 or 0 for each episode that said whether it reached its goal."""
     num_capped: int = 0
     """How many episodes were cut off because they did not end: their returns are those up to the cut."""
 
     def summary(self) -> dict[str, Any]:
-        """Return `mean_reward`, `std_reward`, `mean_ep_length`, the counts and the episodes themselves."""
+        """Return `mean_reward`, `std_reward`, `mean_ep_length`, the counts and the episodes themselves.
+
+        Where environments tell by `is_success` whether an episode reached its goal, `success_rate` as well.
+        """
+        success = {"success_rate": float(np.mean(self.successes))} if self.successes else {}
         return {
             "mean_reward": float(np.mean(self.returns)),
             "std_reward": float(np.std(self.returns)),
@@ -163,6 +176,7 @@ class Evaluation:
             "num_capped_episodes": self.num_capped,
             "returns": self.returns,
             "lengths": self.lengths,
+            **success,
         }
 
 

@@ -19,6 +19,7 @@ from rl_training.envs.finite import too_large, zero_product
 from rl_training.envs.masks import MaskReader, env_spec
 from rl_training.envs.observations import write_batch, write_row
 from rl_training.envs.statistics import Statistics, statistics_from, statistics_state
+from rl_training.envs.success import read_success
 
 CUT = "cut_bootstrap"
 """What an environment or wrapper puts into `info` as true where a step cuts the future off and the episode goes on."""
@@ -110,6 +111,7 @@ class VectorStepper:
         out.num_valid = int(out.valid.sum()) if was_ended else len(out.valid)
         if out.any_ended:
             self._write_final_obs(obs, info)
+            read_success(out, info, same_step=self.same_step)
         if CUT in info or out.any_cut or (out.any_ended and CUT in info.get("final_info", ())):
             self._write_cuts(info)
         if self.masks is not None:

@@ -13,6 +13,8 @@ TABLE_ROWS = (
     ("rollout/ep_rew_mean", "return, last 100 episodes", ".1f"),
     ("rollout/ep_len_mean", "episode length", ".1f"),
     ("eval/mean_reward", "evaluation return", ".1f"),
+    ("rollout/success_rate", "success, last 100 episodes", ".0%"),
+    ("eval/success_rate", "evaluation success", ".0%"),
     ("time/fps", "steps per second", ",.0f"),
     ("train/loss", "loss", ".3g"),
     ("train/critic_loss", "critic loss", ".3g"),

@@ -40,7 +40,7 @@ from rl_training.runtime.callbacks import (
     TrainingContext,
 )
 from rl_training.runtime.sampler import LocalSampler
-from rl_training.runtime.trainer import EVALUATION_COLUMNS, Cadence, Trainer
+from rl_training.runtime.trainer import Cadence, Trainer, columns_of
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ class Run:
         plot_learning_curve(self.run_dir, f"{config.algo} on {config.env_id}, seed {config.seed}")
         evaluation = trainer.last_evaluation or {}
         metrics = {"global_step": progress.timesteps, "updates": progress.updates} | {
-            f"eval/{name}": evaluation[name] for name in EVALUATION_COLUMNS if evaluation
+            f"eval/{name}": value for name, value in columns_of(evaluation).items()
         }
         reason = trainer.pause_reason if trainer.paused else trainer.stop_reason
         ending = "paused" if trainer.paused else "stopped" if trainer.stop_reason else "finished"

@@ -82,6 +82,18 @@ class StopAtReward(Callback):
             raise StopTraining(f"mean return {summary['mean_reward']:.1f} reached {self.threshold:g}")
 
 
+class StopAtSuccess(Callback):
+    """Stops once so large a part of an evaluation's episodes reached their goal; the environment must tell it."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        """Compare with the rate."""
+        if summary.get("success_rate", -1.0) >= self.rate:
+            raise StopTraining(f"success rate {summary['success_rate']:.0%} reached {self.rate:.0%}")
+
+
 class StopOnPlateau(Callback):
     """Stops after `patience` evaluations in a row without a new best."""
 

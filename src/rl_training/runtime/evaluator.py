@@ -1,9 +1,19 @@
 """Plays a fixed number of episodes with a frozen policy, in environments of its own."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from rl_training.core.protocols import EnvStepper, Policy
 from rl_training.core.types import Evaluation
+
+
+class Played(NamedTuple):
+    """One episode; `success` is nan where nobody says."""
+
+    total: float
+    length: int
+    success: float
 
 
 class Evaluator:
@@ -28,7 +38,7 @@ class Evaluator:
         """
         n = self.env.spec.num_envs
         quota = np.full(n, num_episodes // n) + (np.arange(n) < num_episodes % n)
-        finished: list[list[tuple[float, int]]] = [[] for _ in range(n)]
+        finished: list[list[Played]] = [[] for _ in range(n)]
         returns, lengths = np.zeros(n), np.zeros(n, np.int64)
         remaining, capped = num_episodes, 0
         self.env.reset()
@@ -52,11 +62,14 @@ class Evaluator:
                 continue
             for row in np.flatnonzero(over):
                 if len(finished[row]) < quota[row]:
-                    finished[row].append((float(returns[row]), int(lengths[row])))
+                    success = float(step.success[row]) if step.ended[row] else np.nan
+                    finished[row].append(Played(float(returns[row]), int(lengths[row]), success))
                     remaining -= 1
             returns[over] = 0.0
             lengths[over] = 0
             for part in memory:
                 part[over] = 0.0
         played = [episode for episodes in finished for episode in episodes]
-        return Evaluation([total for total, _ in played], [length for _, length in played], capped)
+        successes = [episode.success for episode in played if not np.isnan(episode.success)]
+        totals, steps = [episode.total for episode in played], [episode.length for episode in played]
+        return Evaluation(totals, steps, successes, num_capped=capped)

@@ -42,23 +42,30 @@ class RecentEpisodes:
             self.total += 1
 
     def means(self) -> dict[str, float]:
-        """Return mean return and length of the recent episodes; nothing before the first has ended."""
+        """Return mean return, length and, where it is told, success of the recent episodes; {} before the first."""
         if not self.recent:
             return {}
-        return {
+        told = [episode.success for episode in self.recent if episode.success is not None]
+        success = {"rollout/success_rate": float(np.mean(told))} if told else {}
+        return success | {
             "rollout/ep_rew_mean": float(np.mean([episode.total_reward for episode in self.recent])),
             "rollout/ep_len_mean": float(np.mean([episode.length for episode in self.recent])),
         }
 
     def state_dict(self) -> State:
         """Return the recent episodes and the count."""
-        recent = [[episode.total_reward, episode.length, episode.seconds] for episode in self.recent]
+        recent = [
+            [one.total_reward, one.length, one.seconds, *([] if one.success is None else [one.success])]
+            for one in self.recent
+        ]
         return {"recent": recent, "total_episodes": self.total}
 
     def load_state_dict(self, state: State) -> None:
         """Restore them."""
         self.recent.clear()
-        self.recent.extend(EpisodeStats(float(r), int(n), float(s)) for r, n, s in state["recent"])
+        for total, length, seconds, *success in state["recent"]:
+            told = float(success[0]) if success else None
+            self.recent.append(EpisodeStats(float(total), int(length), float(seconds), told))
         self.total = int(state["total_episodes"])
 
 

@@ -27,7 +27,12 @@ class RunningEpisodes:
             return []
         now = time.monotonic()
         finished = [
-            EpisodeStats(float(self._returns[row]), int(self._lengths[row]), now - float(self._started[row]))
+            EpisodeStats(
+                float(self._returns[row]),
+                int(self._lengths[row]),
+                now - float(self._started[row]),
+                None if np.isnan(step.success[row]) else float(step.success[row]),
+            )
             for row in np.flatnonzero(step.ended)
         ]
         self._returns[step.ended] = 0.0

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,12 @@ from rl_training.core.types import Progress, State, UpdateResult
 from rl_training.runtime.callbacks import Callback, PauseTraining, StopTraining, TrainingContext
 from rl_training.runtime.metrics import MetricMeans, RecentEpisodes, first_non_finite
 
-EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length")
+EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length", "success_rate")
+
+
+def columns_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of an evaluation's summary that are logged; a success rate is there where it is told."""
+    return {name: evaluation[name] for name in EVALUATION_COLUMNS if name in evaluation}
 
 
 class Trigger:
@@ -189,7 +194,7 @@ class Trainer:
     def _row(self) -> dict[str, float]:
         row = self.episodes.means() | self.metrics.drain()
         if self.last_evaluation is not None and self._evaluated_at == self.progress.timesteps:
-            row |= {f"eval/{name}": self.last_evaluation[name] for name in EVALUATION_COLUMNS}
+            row |= {f"eval/{name}": value for name, value in columns_of(self.last_evaluation).items()}
         return row | self.own_metrics.drain()
 
     def _evaluate(self) -> bool:
