@@ -139,3 +139,27 @@ class TestProgress:
     def test_other_words_are_refused(self, tiny):
         with pytest.raises(UserError, match="progress is 'yes'; use True, False or 'auto'"):
             PPO(tiny("ppo")).learn(progress="yes")
+
+
+class TestHelp:
+    def test_train_alone_says_what_to_do_next(self, cli):
+        outcome = cli("train")
+        assert outcome.code == 2
+        for words in (
+            "a2c, dqn, ppo, recurrent_ppo, sac, td3",
+            "train --config ppo/cartpole",
+            "train --help",
+        ):
+            assert words in outcome.sentence
+
+    def test_help_of_train_lists_algorithms_and_examples_on_lines_of_their_own(self, cli):
+        lines = cli("train", "--help").out.splitlines()
+        assert "  a2c, dqn, ppo, recurrent_ppo, sac, td3" in lines
+        assert any(line.startswith("  rl-training train ppo --env-id CartPole-v1  ") for line in lines)
+        assert not any(line.count("rl-training train") > 1 for line in lines)
+
+    def test_no_setting_is_called_required_that_a_config_may_name(self, cli):
+        for arguments in (("train", "--help"), ("train", "ppo", "--help")):
+            said = cli(*arguments).out
+            assert "(required)" not in said
+            assert "(unless a config names it)" in said

@@ -136,12 +136,14 @@ def parse(target: Any, argv: list[str], prog: str, description: str | None = Non
 
     It has no public way to ask what was wrong, so its version is bounded where the package's requirements are listed.
     """
-    drawn = io.StringIO()
+    drawn, help_text = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stderr(drawn):
+        with contextlib.redirect_stderr(drawn), contextlib.redirect_stdout(help_text):
             return tyro.cli(target, args=argv, prog=prog, description=description)
     except SystemExit as stop:
         if not stop.code:
+            # a config may name it; the frame around it stays where it is
+            print(re.sub(r"\(required\) {16}", "(unless a config names it)", help_text.getvalue()), end="")
             raise
         raise UserError(_sentence(drawn.getvalue(), prog)) from None
 

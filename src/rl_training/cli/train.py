@@ -4,13 +4,29 @@ from rl_training.cli.commands import command_name
 from rl_training.cli.flags import parse_train_flags
 from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
 from rl_training.core.errors import UserError, did_you_mean, printable
+from rl_training.core.presets import presets
 from rl_training.experiment.console import make_console
 from rl_training.experiment.runs import TrainResult, train
 
 DESCRIPTION = """Train an agent.
 
-rl-training train --config configs/ppo/cartpole.yaml --seed 3
+rl-training train --config ppo/cartpole --seed 3
+
 rl-training train ppo --env-id CartPole-v1"""
+
+HELP = """usage: rl-training train ALGORITHM --env-id ID [settings]
+       rl-training train --config FILE [settings]
+
+algorithms:
+  {algorithms}
+
+start here:
+  rl-training train --config ppo/cartpole          a preset, one of {presets}: see the folder configs
+  rl-training train ppo --env-id CartPole-v1       everything at its default
+  rl-training train ppo --env-id CartPole-v1 --total-timesteps 1e5 --num-envs 16 --learning-rate 1e-3
+
+rl-training train ALGORITHM --help lists its settings, and with --config FILE their values there. Those of ppo:
+"""
 
 
 def run(argv: list[str]) -> int:
@@ -19,11 +35,14 @@ def run(argv: list[str]) -> int:
     base, flags = _taken_config(argv[1:] if algo is not None else argv)
     chosen = algo or (base.algo if base is not None else None)
     if chosen is None:
-        if not {"-h", "--help"} & set(flags):
+        if {"-h", "--help"} & set(flags):
+            print(HELP.format(algorithms=", ".join(known_algorithms()), presets=len(presets())))
+            chosen = "ppo"
+        else:
             raise UserError(
-                "train needs an algorithm or a config: rl-training train ppo --env-id CartPole-v1"
+                f"train needs an algorithm ({', '.join(known_algorithms())}) or a config: rl-training train ppo "
+                "--env-id CartPole-v1, or rl-training train --config ppo/cartpole; rl-training train --help tells more"
             )
-        chosen = "ppo"
     if chosen not in known_algorithms():
         raise UserError(f"unknown algorithm '{chosen}'{did_you_mean(chosen, known_algorithms())}")
     if base is not None and base.algo != chosen:

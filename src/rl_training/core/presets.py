@@ -12,12 +12,20 @@ def find_config(path: str | PathLike[str]) -> Path:
     if given.is_file():
         return given
     name = given.as_posix().removeprefix("configs/").removesuffix(".yaml")
-    presets = {preset.relative_to(folder).with_suffix("").as_posix(): preset for folder in _preset_folders()
-               for preset in sorted(folder.rglob("*.yaml"))}  # fmt: skip
-    if name in presets:
-        return presets[name]
+    known = presets()
+    if name in known:
+        return known[name]
     kind = "is a folder, not a config file" if given.is_dir() else "does not exist"
-    raise UserError(f"config {path} {kind}{did_you_mean(name, presets)}")
+    raise UserError(f"config {path} {kind}{did_you_mean(name, known)}")
+
+
+def presets() -> dict[str, Path]:
+    """Return all presets by name, such as `ppo/cartpole`."""
+    return {
+        preset.relative_to(folder).with_suffix("").as_posix(): preset
+        for folder in _preset_folders()
+        for preset in sorted(folder.rglob("*.yaml"))
+    }
 
 
 def _preset_folders() -> list[Path]:
