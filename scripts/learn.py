@@ -142,8 +142,23 @@ REMEMBERING = (
     Gate("corridor_gru", CORRIDOR, 0.9, episodes=100),
     Gate("corridor_lstm", CORRIDOR, 0.9, episodes=100, overrides=(("core", "lstm"),)),
     Gate("no_velocity_lstm", NO_VELOCITY, 400, best_of_last=3),
-    Gate("no_velocity_gru", NO_VELOCITY, 400, best_of_last=3, overrides=(("core", "gru"),)),
-    Gate("catch_memory", "configs/recurrent_ppo/catch.yaml", 0.9, episodes=100),
+    Gate(
+        "no_velocity_gru",
+        NO_VELOCITY,
+        400,
+        best_of_last=3,
+        overrides=(("core", "gru"), ("learning_rate", 5e-4)),
+        note="With the preset's 1e-3 seed 1 was solved at 20,000 steps and fell back to 204; 5e-4 and 3e-4 stayed at "
+        "500 on seed 11, and 5e-4 reached 480 or more on seed 12.",
+    ),
+    Gate(
+        "catch_memory",
+        "configs/recurrent_ppo/catch.yaml",
+        0.9,
+        episodes=100,
+        note="With a constant learning rate seeds 1 and 3 ended at 1 and 0.14; seed 3 had been at 1 before. A falling "
+        "one ended at 1 on seeds 11 and 12 and was then run on the gate's seeds.",
+    ),
     Gate("popgym", "configs/recurrent_ppo/popgym_position_only_cartpole.yaml", 0.8, best_of_last=3),
     Gate(
         "corridor_ppo", "scripts/controls/ppo_corridor.yaml", 0.5, episodes=100, retry_seeds=(), control=True

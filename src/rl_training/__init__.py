@@ -10,13 +10,17 @@ from rl_training.version import __version__
 # `python -m` reads this file while it would take a `typing.py` out of the working folder
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
+
+    import gymnasium
 
     from rl_training.algorithms.base import Algorithm
     from rl_training.envs.factory import EnvFactory
+    from rl_training.experiment.env_check import EnvReport
     from rl_training.models.encoders import EncoderClass
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "check_env", "load"]
 
 
 def load(
@@ -40,3 +44,17 @@ def load(
     return Algorithm.load(
         path, env=env, encoder=encoder, device=device, trust_modules=trust_modules, **overrides
     )
+
+
+def check_env(
+    env: "gymnasium.Env[Any, Any] | EnvFactory | str",
+    env_kwargs: "Mapping[str, Any] | None" = None,
+    seed: int = 0,
+) -> "EnvReport":
+    """Return every problem of an environment at once, and what to know of it: `print(check_env("CartPole-v1"))`.
+
+    `env` is an id, a function that builds one, or one itself, which then cannot be compared with a fresh one.
+    """
+    from rl_training.experiment.env_check import check_env as check
+
+    return check(env, env_kwargs, seed)

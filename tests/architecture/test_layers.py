@@ -41,7 +41,7 @@ DEFERRED = {
     "algorithms/base.py": {"experiment", "envs", "runtime"},
     "config.py": {"algorithms"},
     "runtime/callbacks.py": {"config"},
-    "__init__.py": {"algorithms", "envs", "models"},
+    "__init__.py": {"algorithms", "envs", "experiment", "models"},
     "cli/__init__.py": {"config"},
 }
 """Declared upward imports: only inside functions or under TYPE_CHECKING."""

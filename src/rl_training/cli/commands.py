@@ -15,6 +15,7 @@ COMMANDS = {
     "train": ("rl_training.cli.train", "train an agent from a config or from flags"),
     "eval": ("rl_training.cli.eval", "play episodes with a trained agent, as numbers or as a video"),
     "resume": ("rl_training.cli.resume", "go on with a run from its last checkpoint"),
+    "check-env": ("rl_training.cli.check_env", "tell what is wrong with an environment, before a run"),
 }
 
 NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
@@ -22,7 +23,7 @@ NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 HELP = f"""usage: rl-training COMMAND [options]
 
 commands:
-{"".join(f"  {name:<8} {text}{chr(10)}" for name, (_, text) in COMMANDS.items())}
+{"".join(f"  {name:<9} {text}{chr(10)}" for name, (_, text) in COMMANDS.items())}
 start here:
   rl-training train --config configs/ppo/cartpole.yaml
   rl-training train ppo --env-id CartPole-v1 --seed 3

@@ -107,9 +107,9 @@ def parse_train_flags(
     counts = {name for kind in (TrainConfig, config_class) for name in counts_of(kind)}
     parsed = asdict(parse(omit_prefixes[entry], with_whole_numbers(argv, counts), prog, description))
     run_level = {key: value for name in RUN_GROUPS for key, value in parsed[_identifier(name)].items()}
-    run_level["env_kwargs"] = _yaml_map("env_kwargs", run_level["env_kwargs"], "max_episode_steps: 50")
+    run_level["env_kwargs"] = yaml_map("env_kwargs", run_level["env_kwargs"], "max_episode_steps: 50")
     settings = parsed[_identifier(f"{algo} settings")]
-    settings["encoder_kwargs"] = _yaml_map("encoder_kwargs", settings["encoder_kwargs"], "depth: 3")
+    settings["encoder_kwargs"] = yaml_map("encoder_kwargs", settings["encoder_kwargs"], "depth: 3")
     return {"quiet": parsed["quiet"], "config": {"algo": algo, **run_level, "algorithm": settings}}
 
 
@@ -191,7 +191,8 @@ def _identifier(name: str) -> str:
     return name.replace(" ", "_")
 
 
-def _yaml_map(name: str, text: str, example: str) -> dict[str, Any]:
+def yaml_map(name: str, text: str, example: str) -> dict[str, Any]:
+    """Return the map that a flag holds as one line of YAML."""
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError:

@@ -129,7 +129,7 @@ def _last_episode(
         env.close()
 
 
-def _action(env: Environments, obs: Any, told: dict[str, Any], *, masked: bool) -> Any:
+def random_action(env: Environments, obs: Any, told: dict[str, Any], *, masked: bool) -> Any:
     """Draw an action [1, ...], one that is allowed where masks are heeded."""
     if not masked:
         return env.action_space.sample()
@@ -149,7 +149,7 @@ def _play(env: Environments, episode: int, *, masked: bool) -> list[Moment]:
     obs, told = env.reset()
     moments = [Moment(trace(obs), 0.0, (False, False))]
     for _ in range(MAX_STEPS):
-        obs, reward, terminated, truncated, info = env.step(_action(env, obs, told, masked=masked))
+        obs, reward, terminated, truncated, info = env.step(random_action(env, obs, told, masked=masked))
         told = info
         end = bool(terminated[0]), bool(truncated[0])
         if any(end):  # what was returned belongs to the next episode already
