@@ -1,6 +1,7 @@
 """The package against stable-baselines3 on the same batches, where that is installed: see `peer_batches`."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,11 @@ import torch
 pytest.importorskip("stable_baselines3", reason="the peer is not installed: make parity brings it")
 
 from peer_batches import EPISODES, EPISODES_APART, LEARNING
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+
+from rl_training.algorithms import ALGORITHMS
+from support.configs import tiny_config
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +40,14 @@ def test_the_same_episodes_are_remembered_alike(what: str) -> None:
     seen: Any = EPISODES[what]()
     assert seen.spread > 0.1
     assert seen.apart <= EPISODES_APART
+
+
+@pytest.mark.parametrize("algo", sorted(ALGORITHMS))
+def test_the_peers_own_evaluation_plays_our_models(algo: str, tmp_path: Path) -> None:
+    env_id = "Pendulum-v1" if algo in ("sac", "td3") else "CartPole-v1"
+    model = ALGORITHMS[algo](tiny_config(algo, tmp_path, env_id=env_id)).learn()
+    returns, lengths = evaluate_policy(
+        model, make_vec_env(env_id, n_envs=2, seed=3), n_eval_episodes=4, return_episode_rewards=True
+    )
+    assert len(returns) == len(lengths) == 4
+    assert env_id != "CartPole-v1" or returns == lengths
