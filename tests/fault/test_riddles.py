@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -118,6 +119,19 @@ def test_a_working_folder_that_is_gone_is_said_before_anything_else(tmp_path):
     assert (
         done.stderr.splitlines()[-1] == "error: the working folder no longer exists; change into another one"
     )
+
+
+def test_a_limit_of_open_files_is_named_without_a_word_of_the_workers(tmp_path):
+    words = [sys.executable, "-m", "rl_training", *map(str, TRAIN), "--num-envs", "16", "--num-steps", "8"]
+    words += ["--env-backend", "async", "--output-dir", str(tmp_path), "--use-action-masks", "off"]
+    script = f"ulimit -n 40; exec {shlex.join([*words, '--rebuild-envs', 'off'])}"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert (
+        "workers for 16 environments cannot be started: Too many open files; use fewer num_envs"
+        in done.stderr
+    )
+    assert len(done.stderr.splitlines()) == 1
 
 
 class TestProgress:

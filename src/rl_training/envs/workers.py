@@ -14,7 +14,7 @@ from typing import Any
 from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
-from rl_training.core.errors import EnvironmentFault
+from rl_training.core.errors import EnvironmentFault, UserError
 
 
 class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
@@ -29,7 +29,14 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
         kwargs["worker"] = functools.partial(_mortal_worker, os.getpid())
         # inherited by the workers; what arrives meanwhile is delivered to us afterwards
         with _signals_blocked():
-            super().__init__(*args, **kwargs)
+            try:
+                super().__init__(*args, **kwargs)
+            except OSError as error:
+                _kill(getattr(self, "processes", []))  # before each of them complains of a closed pipe
+                raise UserError(
+                    f"workers for {len(args[0])} environments cannot be started: {error.strerror}; use fewer "
+                    "num_envs, env_backend 'sync', or a higher limit (ulimit -n, ulimit -u)"
+                ) from error
         self.seconds_to_answer = seconds_to_answer
         self._lost_a_worker = False
         # interpreter exit would ask daemons by SIGTERM, which they no longer hear
