@@ -49,7 +49,7 @@ class AlgorithmConfig(CheckedConfig):
         """Return what is impossible, each naming key, value and remedy."""
         return []
 
-    def remarks(self, total_timesteps: int) -> list[str]:
+    def remarks(self, total_timesteps: int, num_envs: int) -> list[str]:
         """Return what is possible, but hardly meant."""
         return []
 

@@ -1,6 +1,6 @@
 """Deep Q-learning, Mnih et al. 2015, with the extensions of Rainbow (arXiv:1710.02298) as switches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -104,6 +104,18 @@ class DQNConfig(ReplayConfig):
         found += self.not_positive(*given)
         if self.distribution == "c51" and self.v_min >= self.v_max:
             found.append(f"v_min is {self.v_min} and v_max {self.v_max}; use v_min < v_max")
+        return found
+
+    def remarks(self, total_timesteps: int, num_envs: int) -> list[str]:
+        """A noisy network makes no use of random actions after the first ones."""
+        found = super().remarks(total_timesteps, num_envs)
+        usual = {item.name: item.default for item in fields(self)}
+        names = ("exploration_initial_eps", "exploration_final_eps", "exploration_fraction")
+        unread = [name for name in names if getattr(self, name) != usual[name]]
+        if self.noisy and unread:
+            found.append(
+                f"noisy is true, so {' and '.join(unread)} has no effect: the network explores by its noise"
+            )
         return found
 
 

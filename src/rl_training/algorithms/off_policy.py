@@ -61,7 +61,7 @@ class ReplayConfig(AlgorithmConfig):
             found.append(f"gradient_steps is {self.gradient_steps}; use 1 or more, or -1 for train_freq")
         return found
 
-    def remarks(self, total_timesteps: int) -> list[str]:
+    def remarks(self, total_timesteps: int, num_envs: int) -> list[str]:
         """A run may be too short for its first update."""
         found = []
         if self.learning_starts >= total_timesteps:

@@ -91,6 +91,16 @@ class ActorCriticConfig(AlgorithmConfig):
             found.append(f"num_steps * num_envs is {self.num_steps} * {num_envs}; use at most {2**28} rows")
         return found
 
+    def remarks(self, total_timesteps: int, num_envs: int) -> list[str]:
+        """A run may be shorter than its first rollout."""
+        rows = self.num_steps * num_envs
+        if rows <= total_timesteps:
+            return []
+        return [
+            f"one rollout is num_steps * num_envs = {self.num_steps:,} * {num_envs:,} = {rows:,} steps, and "
+            f"total_timesteps {total_timesteps:,}: the run takes a whole rollout"
+        ]
+
 
 class OnPolicyLearner(BaseLearner):
     """The frame of an update on one rollout: what happens before and after an algorithm's own steps."""

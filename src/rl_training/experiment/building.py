@@ -22,6 +22,7 @@ from rl_training.core.types import EnvSpec
 from rl_training.envs.factory import EnvFactory, checked_factory, import_module, make_vector_env
 from rl_training.envs.mask_sources import settle_masks
 from rl_training.models.encoders import EncoderClass, encoder_name
+from rl_training.models.images import READING, image_leaves
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,17 @@ def _build_context(config: TrainConfig, spec: EnvSpec, given: Given) -> BuildCon
         frame_stack=config.frames.stack,
         channels_first=config.makes_frames,
     )
+
+
+def flattened_images(config: TrainConfig, spec: EnvSpec) -> list[str]:
+    """Return the entries of an observation that are images, and numbers to the network because the config says so."""
+    settings = config.algorithm
+    if settings.encoder != "flat":
+        return []
+    try:
+        return list(image_leaves(spec.observation_space, READING))
+    except UserError:  # which of its axes holds the channels is not to be seen
+        return []
 
 
 def own_build(config: TrainConfig, given: Given) -> str | None:

@@ -20,7 +20,7 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.envs.history import settle_rebuilding
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import Agent
-from rl_training.experiment.building import Given, choose_device, own_build, with_masks
+from rl_training.experiment.building import Given, choose_device, flattened_images, own_build, with_masks
 from rl_training.experiment.checkpoint_folders import find_checkpoint, read_given, recover_aside
 from rl_training.experiment.checkpointing import Checkpoint, read_checkpoint, write_checkpoint
 from rl_training.experiment.console import Console
@@ -80,7 +80,12 @@ def train(
             console.notice(NOT_RESUMABLE)
         if (hint := raw_game_hint(config, stepper.env)) is not None:
             console.notice(hint)
-        for remark in config.algorithm.remarks(config.total_timesteps):
+        for key in flattened_images(config, stepper.spec):
+            console.notice(
+                f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, and encoder 'flat' "
+                "makes numbers side by side of it; encoder 'auto' takes a CNN"
+            )
+        for remark in config.algorithm.remarks(config.total_timesteps, config.num_envs):
             console.notice(remark)
         run = Run(config, given, callbacks, console)
         run.build_parts(stepper.spec, checkpoint, notice=console.notice)

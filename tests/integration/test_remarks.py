@@ -1,0 +1,63 @@
+"""What is possible but hardly meant is said before a run, and changes nothing."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rl_training.experiment.console import Console
+from rl_training.experiment.runs import train
+
+
+class Heard(Console):
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+
+def notices(config: Any, factory: Any = None) -> list[str]:
+    console = Heard()
+    train(config, console=console, factory=factory)
+    return console.notices
+
+
+class Pictures(gymnasium.Env[Any, Any]):
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Dict(
+        {"seen": spaces.Box(0, 255, (9, 9, 3), np.uint8), "felt": spaces.Box(-1, 1, (2,), np.float32)}
+    )
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, bool(self.np_random.random() < 0.3), False, {}
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c"])
+def test_a_rollout_that_is_longer_than_the_run(tiny, algo):
+    config = tiny(algo, num_steps=64, total_timesteps=64)
+    (said,) = notices(config)
+    assert "num_steps * num_envs = 64 * 2 = 128 steps, and total_timesteps 64" in said
+    assert notices(tiny(algo)) == []
+
+
+def test_settings_that_have_no_effect_together(tiny):
+    def of_noise(**settings: Any) -> list[str]:
+        return [said for said in notices(tiny("dqn", **settings)) if "noisy" in said]
+
+    (said,) = of_noise(noisy=True, exploration_final_eps=0.2)
+    assert "noisy is true, so exploration_final_eps has no effect" in said
+    assert of_noise(noisy=True) == of_noise(exploration_final_eps=0.2) == []
+
+
+def test_an_image_that_is_flattened_by_the_config(tiny):
+    (said,) = notices(tiny("ppo", env_id="Pictures", encoder="flat"), Pictures)
+    assert "entry 'seen' of an observation is an image, and encoder 'flat'" in said
+    assert notices(tiny("ppo", env_id="Pictures"), Pictures) == []
