@@ -171,7 +171,7 @@ class TrainConfig(CheckedConfig):
         for name in ("stop_after_stale_evals", "max_time"):
             if getattr(self, name) is not None:
                 found += self.not_positive(name)
-        if not is_plain(self.env_kwargs):
+        if not is_plain(_plain(self.env_kwargs)):
             found.append(f"env_kwargs cannot be saved as they are; use {PLAIN}")
         if "\0" in self.output_dir:
             found.append(f"output_dir is {self.output_dir!r}; no path holds the character \\0")

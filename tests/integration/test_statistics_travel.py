@@ -60,7 +60,8 @@ def test_the_recorded_statistics_are_those_of_the_observations(tiny):
     config = tiny(
         env_id="Lottery", normalize_obs=True, total_timesteps=128, learning_rate=1e-12
     ).with_overrides(
-        rebuild_envs="off"  # only the run itself is to be seen
+        rebuild_envs="off",  # only the run itself is to be seen
+        use_action_masks="off",
     )
     model = PPO(config, env=Telling)
     model.learn()

@@ -40,8 +40,9 @@ def run(argv: list[str]) -> int:
             chosen = "ppo"
         else:
             raise UserError(
-                f"train needs an algorithm ({', '.join(known_algorithms())}) or a config: rl-training train ppo "
-                "--env-id CartPole-v1, or rl-training train --config ppo/cartpole; rl-training train --help tells more"
+                "train needs an algorithm or a config: rl-training train ppo --env-id CartPole-v1, or rl-training "
+                f"train --config ppo/cartpole; algorithms are {', '.join(known_algorithms())}; rl-training train --help "
+                "tells more"
             )
     if chosen not in known_algorithms():
         raise UserError(f"unknown algorithm '{chosen}'{did_you_mean(chosen, known_algorithms())}")

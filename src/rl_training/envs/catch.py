@@ -49,12 +49,12 @@ class Catch(gymnasium.Env[Array, Any]):
 
     def render(self) -> Any:
         """Return the board as it is, in colour."""
-        return np.repeat(self._picture(ball=True)[:, :, None], 3, axis=2)
+        return np.repeat(self._picture()[:, :, None], 3, axis=2)
 
     def _seen(self) -> Array:
         return self._picture(ball=self.row < self.shown_steps)
 
-    def _picture(self, *, ball: bool) -> Array:
+    def _picture(self, *, ball: bool = True) -> Array:
         picture = np.zeros((PIXELS, PIXELS), np.uint8)
         things = [(ROWS - 1, self.paddle), *([(self.row, self.ball)] if ball else [])]
         for row, column in things:
