@@ -41,8 +41,8 @@ def run(argv: list[str]) -> int:
         else:
             raise UserError(
                 "train needs an algorithm or a config: rl-training train ppo --env-id CartPole-v1, or rl-training "
-                f"train --config ppo/cartpole; algorithms are {', '.join(known_algorithms())}; rl-training train --help "
-                "tells more"
+                f"train --config ppo/cartpole; algorithms are {', '.join(known_algorithms())}; rl-training train "
+                "--help tells more"
             )
     if chosen not in known_algorithms():
         raise UserError(f"unknown algorithm '{chosen}'{did_you_mean(chosen, known_algorithms())}")
