@@ -20,6 +20,7 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.envs.history import settle_rebuilding
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import Agent
+from rl_training.experiment.allocator import keep_freed_memory
 from rl_training.experiment.building import Given, choose_device, flattened_images, own_build, with_masks
 from rl_training.experiment.checkpoint_folders import find_checkpoint, read_given, recover_aside
 from rl_training.experiment.checkpointing import Checkpoint, read_checkpoint, write_checkpoint
@@ -296,7 +297,8 @@ def evaluate_checkpoint(
 
 @contextlib.contextmanager
 def _threads(config: TrainConfig) -> Iterator[None]:
-    """Use the configured number of threads while the run lasts."""
+    """Use the configured number of threads while the run lasts, and keep the memory that it frees."""
+    keep_freed_memory()
     before = torch.get_num_threads()
     torch.set_num_threads(config.num_threads)
     try:

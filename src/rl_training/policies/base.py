@@ -66,6 +66,7 @@ class NetworkPolicy(nn.Module):
         self.normalizer = ObservationNormalizer(self.inputs.continuous) if normalize_obs else None
         self.reward_normalizer = reward_normalizer
         self._twin: Twin | None = None
+        self._anchor: list[nn.Parameter] = []
 
     def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
         """Return an encoder with weights of its own; None for `flat`, which has none."""
@@ -83,7 +84,9 @@ class NetworkPolicy(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the parameters live."""
-        return next(self.parameters()).device
+        if not self._anchor:  # found once: walking through all modules takes as long as a layer
+            self._anchor.append(next(self.parameters()))
+        return self._anchor[0].device
 
     @torch.no_grad()
     def prepare(self, obs: Obs) -> Obs:
