@@ -142,7 +142,7 @@ class MaskReader:
     def __init__(self, env: VectorEnv[Any, Any, Any], out: StepArrays, *, same_step: bool) -> None:
         assert isinstance(out.obs, dict)
         assert isinstance(out.final_obs, dict)
-        self.env, self.out, self.same_step = env, out, same_step
+        self.out, self.same_step = out, same_step
         self.now, self.final = out.obs[MASK_KEY], out.final_obs[MASK_KEY]
         counts = mask_counts(env.single_action_space)
         assert counts is not None
@@ -177,7 +177,7 @@ class MaskReader:
                 f"the environments gave action masks, one {problem}, at step {step} of this run; {SWITCH}"
             ) from None
         self.now[asked] = masks[asked]
-        if not self.same_step and out.any_ended:
+        if rows is None and not self.same_step and out.any_ended:
             self.now[~asked] = masks[~asked]
             self.now[~asked & ~possible(self.now, self._counts)] = True
             self.final[:] = self.now

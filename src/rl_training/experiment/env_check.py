@@ -81,6 +81,8 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
     env = make_vector_env(config, 1, factory=factory, backend="sync")
     assert isinstance(env, SyncVectorEnv)
     space, actions = env.single_observation_space, env.single_action_space
+    if not alone:
+        env.close()
     for check in (lambda: observation_leaves(space), lambda: action_layout(actions)):
         try:
             check()
@@ -96,13 +98,16 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
     report.remarks += masks
     env = make_vector_env(config, 1, factory=factory, backend="sync")
     assert isinstance(env, SyncVectorEnv)
-    _play(report, env, masked=config.use_action_masks == "on")
+    try:
+        _play(report, env, masked=config.use_action_masks == "on")
+    finally:
+        if not alone:
+            env.close()
     if alone:
         report.remarks.append(
             "one environment was given: give what builds it to have it compared with a fresh one"
         )
         return
-    env.close()
     finding = inspect(config, factory)
     report.remarks += [f"it {problem}: a resumed run may not be exact" for problem in finding.problems]
     if finding.rebuild:
