@@ -57,6 +57,7 @@ class OurLearner:
         """Learn from rows [B] named as in `Transitions`, with normal `noise` of the shape the update draws."""
         if noise is not None:
             self.learner.noise_rng = GivenNoise(noise)
+        self.learner._batch_size = len(rows["rewards"])
         return self._update(Transitions(**rows, indices=torch.arange(len(rows["rewards"]))))
 
     def _update(self, batch: Any) -> dict[str, float]:

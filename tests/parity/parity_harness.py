@@ -102,15 +102,22 @@ class Driven:
         """Spend the budget; yield what each update said, before the next one changes anything."""
         while not self.progress.done:
             self.collect()
-            for batch in self.source.batches(self.progress):
-                result = self.learner.update(batch, self.progress)
-                self.source.feedback(batch, result)
-                self.progress = self.progress.advanced(updates=1)
-                yield result
+            for batches in self.source.batches(self.progress):
+                for batch in one_by_one(batches, self.source):
+                    result = self.learner.update(batch, self.progress)
+                    self.source.feedback(batch, result)
+                    self.progress = self.progress.advanced(updates=1)
+                    yield result
 
     def train(self) -> list[UpdateResult]:
         """Spend the budget; return what the updates said."""
         return list(self.updates())
+
+
+def one_by_one(batches: Any, source: Any) -> Iterator[Any]:
+    """Yield the batches that a source gives together; a rollout is one."""
+    size = getattr(source, "batch_size", len(batches))
+    yield from batches.split(size) if len(batches) > size else [batches]
 
 
 class Package(Driven):

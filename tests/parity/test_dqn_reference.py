@@ -77,7 +77,7 @@ def test_same_batch_gives_the_same_loss_and_gradients(
     parts = package(args)
     while not parts.source.owed:
         parts.collect()
-    batch = next(parts.source.batches(parts.progress))
+    batch = next(next(parts.source.batches(parts.progress)).split(args.batch_size))
     cut_off = truncated_rows(parts.source.buffer)
     assert np.isin(cut_off, batch.indices.numpy()).any()
     assert 0 < int((batch.discounts == 0).sum()) < len(batch)
@@ -98,16 +98,18 @@ def test_same_batch_gives_the_same_loss_and_gradients(
 
     seen: list[torch.Tensor] = []
 
-    def differentiate(loss: torch.Tensor, learning_rate: torch.Tensor) -> torch.Tensor:
-        seen.extend([loss.detach(), *torch.autograd.grad(loss, parts.learner.optimizer.parameters)])
-        return torch.zeros(())
+    def note(learning_rate: torch.Tensor) -> float:
+        optimizer = parts.learner.optimizer
+        seen.extend(optimizer.gradient_of(parameter).clone() for parameter in optimizer.parameters)
+        return 0.0
 
-    monkeypatch.setattr(parts.learner.optimizer, "minimize", differentiate)
+    monkeypatch.setattr(parts.learner.optimizer, "descend", note)
     # at timestep 0, where the target network is not yet due to be copied
-    errors = parts.learner.update(batch, Progress(total_timesteps=args.total_timesteps)).priorities
+    result = parts.learner.update(batch, Progress(total_timesteps=args.total_timesteps))
+    errors = result.priorities
     assert errors is not None
     assert 0.1 < float((errors > 1).double().mean()) < 0.9
-    assert_close(seen, [reference.detach(), *reference_gradients], atol=1e-10)
+    assert_close([result.metrics["loss"], *seen], [reference.detach(), *reference_gradients], atol=1e-10)
 
 
 @pytest.mark.parametrize("name", SETTINGS)

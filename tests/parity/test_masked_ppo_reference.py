@@ -17,7 +17,8 @@ from parity_harness import (
     printed_return,
 )
 
-from rl_training.algorithms.ppo import PPOConfig, normalized, ppo_loss
+from rl_training.algorithms.objective import normalized
+from rl_training.algorithms.ppo import PPOConfig, ppo_loss
 from rl_training.core.masks import split_mask
 
 SHORT = {"max_episode_steps": 100, "total_timesteps": 2560, "seed": 9, "ent_coef": 0.01}

@@ -9,7 +9,8 @@ import pytest
 import torch
 from parity_harness import Package, assert_close, load_script, moves, parameters_of, printed_return
 
-from rl_training.algorithms.ppo import normalized, ppo_loss
+from rl_training.algorithms.objective import normalized
+from rl_training.algorithms.ppo import ppo_loss
 from rl_training.algorithms.recurrent_ppo import RecurrentPPOConfig
 
 SHORT = {

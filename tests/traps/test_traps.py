@@ -13,7 +13,8 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_training.algorithms import PPO
-from rl_training.algorithms.ppo import PPOConfig, PPOLearner, normalized, ppo_loss
+from rl_training.algorithms.objective import normalized
+from rl_training.algorithms.ppo import PPOConfig, PPOLearner, ppo_loss
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.schedules import scheduled
@@ -255,7 +256,9 @@ def test_gaussian_actions_are_stored_unclipped_and_clipped_for_the_env() -> None
     buffer = parts.source.buffer
     assert max(map(abs, seen)) <= 0.1 + 1e-6
     assert buffer.actions.abs().max() > 1.0, "beyond the bounds, as sampled"
-    logprobs, *_ = parts.learner.policy.evaluate(parts.learner.prepared(buffer.flat()))
+    rows = buffer.flat()
+    policy = parts.learner.policy
+    logprobs, *_ = policy.evaluate(replace(rows, obs=policy.prepare(rows.obs)))
     torch.testing.assert_close(logprobs.detach(), buffer.flat().logprobs, rtol=1e-4, atol=1e-5)
 
 

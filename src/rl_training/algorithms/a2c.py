@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.learner import as_metrics
+from rl_training.algorithms.objective import masked_mean, shares
 from rl_training.algorithms.on_policy import (
     ActorCriticConfig,
     OnPolicyLearner,
     build_actor_critic,
     build_rollouts,
-    masked_mean,
-    normalized,
 )
 from rl_training.algorithms.optim import FlatRMSprop
 from rl_training.algorithms.parts import Actor, BuildContext
 from rl_training.core.schedules import ScheduleName
 from rl_training.core.spaces import ANY_ACTION
-from rl_training.core.types import Metrics, Progress, UpdateResult
+from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
@@ -62,6 +62,23 @@ def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef
     return {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy_loss}
 
 
+def a2c_gradient(
+    minibatch: Mapping[str, Numbers], *, ent_coef: float, vf_coef: float
+) -> tuple[Measured, Numbers, Numbers | None, Numbers]:
+    """Return what `a2c_loss` does, and the gradient by `logprobs`, `entropy` and `new_values`; arrays or tensors."""
+    share = shares(minibatch["returns"], minibatch.get("valid"))
+    by_logprobs = minibatch["advantages"] * -share
+    error = minibatch["new_values"] - minibatch["returns"]
+    losses = {
+        "policy_loss": (by_logprobs * minibatch["logprobs"]).sum(),
+        "value_loss": (error * error * share).sum(),
+        "entropy_loss": -(minibatch["entropy"] * share).sum(),
+    }
+    loss = losses["policy_loss"] + vf_coef * losses["value_loss"] + ent_coef * losses["entropy_loss"]
+    by_entropy = -ent_coef * share if ent_coef else None
+    return {"loss": loss, **losses}, by_logprobs, by_entropy, error * (2 * vf_coef * share)
+
+
 class A2CLearner(OnPolicyLearner):
     """The update rule: one gradient step on one rollout. Knows no environment, file, logger or clock."""
 
@@ -70,37 +87,20 @@ class A2CLearner(OnPolicyLearner):
         optimizer = FlatRMSprop(
             actor.policy.parameters(), max_grad_norm=config.max_grad_norm, eps=config.rms_prop_eps
         )
-        super().__init__(config, actor, optimizer)
+        super().__init__(config, actor, optimizer, loss=a2c_loss, gradient=a2c_gradient)
 
     def update(self, batch: RolloutBatch, progress: Progress) -> UpdateResult:
         """Train on one rollout [T * N]."""
-        learning_rate = self.learning_rate(progress)
+        config, learning_rate = self.config, self.learning_rate(progress)
         with self.learning():
-            metrics = self._train_batch(self.prepared(batch), learning_rate)
+            measured, gradients = self.objective.forward(
+                self.prepared(batch), ent_coef=config.ent_coef, vf_coef=config.vf_coef
+            )
+            self.objective.backward(gradients)
+            measured["grad_norm"] = self.optimizer.descend(learning_rate)
+        metrics = as_metrics([measured])
         metrics["learning_rate"] = learning_rate
         return self.finished(batch, metrics)
-
-    def _train_batch(self, rows: RolloutBatch, learning_rate: Tensor) -> Metrics:
-        """Loss, backward, clipping, optimizer: tensors in, tensors out; `rows` hold the network's inputs."""
-        config, advantages = self.config, rows.advantages
-        logprobs, entropy, new_values = self.policy.evaluate(rows)
-        losses = a2c_loss(
-            {
-                "logprobs": logprobs,
-                "advantages": normalized(advantages, rows.valid)
-                if config.normalize_advantage
-                else advantages,
-                "returns": rows.returns,
-                "new_values": new_values,
-                "entropy": entropy,
-                "valid": rows.valid,
-            },
-            ent_coef=config.ent_coef,
-            vf_coef=config.vf_coef,
-        )
-        metrics = {name: value.detach() for name, value in losses.items()}
-        metrics["grad_norm"] = self.optimizer.minimize(losses["loss"], learning_rate)
-        return metrics
 
 
 class A2C(Algorithm):

@@ -1,6 +1,8 @@
 """What SAC and TD3 share: an ensemble of critics over observations and actions, and the targets that follow them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +13,15 @@ from rl_training.algorithms.optim import FlatAdam
 from rl_training.algorithms.parts import Actor
 from rl_training.algorithms.targets import TargetNetwork
 from rl_training.core.spaces import float_dtype
+from rl_training.core.types import Numbers
+from rl_training.models.backprop import (
+    AutogradCritics,
+    AutogradNetwork,
+    ExplicitCritics,
+    ExplicitMLP,
+    explicit_critics,
+    explicit_mlp,
+)
 from rl_training.models.encoded import Encoded, reader
 from rl_training.models.ensemble import EnsembleMLP
 from rl_training.policies.continuous import ContinuousPolicy
@@ -45,6 +56,10 @@ class ContinuousLearner(OffPolicyLearner):
     critics, and the policy's loss does not reach it.
     """
 
+    actor_run: ExplicitMLP | AutogradNetwork
+    critics_run: ExplicitCritics | AutogradCritics
+    target_run: Callable[[Any, Any], Numbers]
+
     def __init__(
         self,
         config: ContinuousConfig,
@@ -63,6 +78,7 @@ class ContinuousLearner(OffPolicyLearner):
         self.actor_optimizer = FlatAdam(self.actor_layers.parameters(), eps=1e-8)
         self.critic_optimizer = FlatAdam(self.critics.parameters(), eps=1e-8)
         self.target_critics = TargetNetwork(self.critics, self.critic_optimizer.flat)
+        self._build_runs(actor.policy.network)
         self.moded = (actor.policy.network, self.critics) if encoded else ()
         self.owners = {
             **self.owners,
@@ -74,9 +90,23 @@ class ContinuousLearner(OffPolicyLearner):
             "learner/noise_rng": noise_rng,
         }
 
-    def draw_noise(self, *shape: int) -> torch.Tensor:
-        """Return standard normal numbers of a shape, on the learner's device."""
-        return torch.from_numpy(self.noise_rng.standard_normal(shape, dtype=float_dtype())).to(self.device)
+    def _build_runs(self, network: nn.Module) -> None:
+        """Say how the networks are run: all of them by chains that know their backward, or all by autograd."""
+        by_actor, by_critics = self.actor_optimizer.gradient_of, self.critic_optimizer.gradient_of
+        actor, critics = explicit_mlp(network, by_actor), explicit_critics(self.critics, by_critics)
+        target = explicit_critics(self.target_critics.network)
+        self.explicit = not (actor is None or critics is None or target is None)
+        if actor and critics and target:
+            self.actor_run, self.critics_run, self.target_run = actor, critics, target
+        else:
+            self.actor_run = AutogradNetwork(network, self.actor_layers.parameters(), by_actor)
+            self.critics_run = AutogradCritics(self.critics, self.critics.parameters(), by_critics)
+            self.target_run = self.target_critics.network
+
+    def draw_noise(self, *shape: int) -> Numbers:
+        """Return standard normal numbers of a shape, where the networks read them."""
+        noise = self.noise_rng.standard_normal(shape, dtype=float_dtype())
+        return noise if self.on_arrays else torch.from_numpy(noise).to(self.device)
 
 
 def build_critics(

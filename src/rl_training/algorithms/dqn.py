@@ -1,6 +1,6 @@
 """Deep Q-learning, Mnih et al. 2015, with the extensions of Rainbow (arXiv:1710.02298) as switches."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -9,22 +9,32 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.learner import scalar
 from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig, build_replay
 from rl_training.algorithms.optim import FlatAdam
 from rl_training.algorithms.parts import Actor, BuildContext
-from rl_training.algorithms.q_losses import categorical_losses, quantile_losses, td_losses
+from rl_training.algorithms.q_losses import (
+    best_values,
+    categorical_losses,
+    chosen_place,
+    quantile_losses,
+    td_gradient,
+    td_losses,
+)
 from rl_training.algorithms.targets import TargetNetwork
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.state import Counter
-from rl_training.core.types import Metrics, Progress, UpdateResult
+from rl_training.core.types import Measured, Numbers, Progress
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.sources import ReplaySource
+from rl_training.models.backprop import AutogradNetwork, Backprop, explicit_mlp, in_parts
+from rl_training.models.pullbacks import namespace
 from rl_training.models.q_network import Noise
 from rl_training.policies.explorers import EpsilonGreedyExplorer
 from rl_training.policies.q_policy import Distribution, QPolicy
 
 DEFAULT_TARGET_TIMESTEPS = 10_000
+NEXT_OUTPUTS = "/next_outputs"
+"""The column of what the target network says of successors, where it is asked for several batches at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +138,12 @@ class DQNLearner(OffPolicyLearner):
         network = actor.policy.network
         self.optimizer = FlatAdam(network.parameters(), max_grad_norm=config.max_grad_norm, eps=1e-8)
         self.target = TargetNetwork(network, self.optimizer.flat)
+        known = explicit_mlp(network, self.optimizer.gradient_of)
+        self.network: Backprop = known or AutogradNetwork(
+            network, network.parameters(), self.optimizer.gradient_of
+        )
+        self._target_run = (explicit_mlp(self.target.network) if known else None) or self.target.network
+        self.explicit, self._by_hand = known is not None, known is not None and config.distribution == "none"
         assert isinstance(actor.explorer, EpsilonGreedyExplorer)
         self.explorer = actor.explorer
         self.noise_rng = noise_rng
@@ -141,46 +157,77 @@ class DQNLearner(OffPolicyLearner):
             "learner/target_updates": self.target_updates,
         }
 
-    def update(self, batch: Transitions, progress: Progress) -> UpdateResult:
-        """Train on one batch [B]."""
-        config = self.config
-        self._update_target_by_timesteps(progress)
-        learning_rate = self.learning_rate(progress)
-        # noise of its own for each of the three passes through a noisy network
-        noises = [self.policy.draw_noise(self.noise_rng, self.device) for _ in range(3)]
-        with self.learning():
-            metrics, errors = self._train_batch(self.prepared(batch), noises, learning_rate)
-        every = config.target_update_every_updates
-        if every and not (progress.updates + 1) % every:
-            self.target.follow(config.tau)
-        metrics["learning_rate"] = learning_rate
-        metrics["exploration_rate"] = scalar(self.explorer.epsilon(progress))
-        return UpdateResult(metrics, errors)
-
-    def _update_target_by_timesteps(self, progress: Progress) -> None:
-        """Follow once per crossed multiple, before the updates that the new timesteps bring."""
+    def _begin(self, rows: Transitions, progress: Progress) -> Transitions:
+        """Bring the target up to date; if it then stays as it is, ask it for all batches at once."""
         every, tau = self.config.target_timesteps, self.config.tau
+        # once per crossed multiple, before the updates that the new timesteps bring
         crossed = progress.timesteps // every - self.target_updates.value if every else 0
         for _ in range(min(crossed, 1) if tau == 1.0 else crossed):
             self.target.follow(tau)
         self.target_updates.value += max(crossed, 0)
+        self._exploration = self.explorer.epsilon(progress)
+        if self.explicit and every:
+            said = in_parts(self._target_run, rows.next_obs)
+            return replace(rows, extra=rows.extra | {NEXT_OUTPUTS: said})
+        return rows
 
     def _train_batch(
-        self, rows: Transitions, noises: list[list[Noise] | None], learning_rate: Tensor
-    ) -> tuple[Metrics, Tensor]:
-        """Loss, backward, clipping, optimizer: tensors in, tensors out; `rows` hold the network's inputs."""
-        policy, network = self.policy, self.policy.network
+        self, rows: Transitions, updates: int, learning_rate: Tensor
+    ) -> tuple[Measured, Numbers | None]:
+        """Loss, backward, clipping, optimizer; then the target, if updates say when."""
+        # noise of its own for each of the three passes through a noisy network
+        noises = [self.policy.draw_noise(self.noise_rng, self.device) for _ in range(3)]
         with torch.no_grad():
-            next_outputs = self.target.network(rows.next_obs, noises[1])
-            chooser = network(rows.next_obs, noises[2]) if self.config.double else next_outputs
-            next_chosen = chosen(next_outputs, policy.best(chooser, rows.next_action_masks))
-        outputs = network(rows.obs, noises[0])
-        losses, errors = self._losses(
-            chosen(outputs, rows.actions), next_chosen, rows.rewards, rows.discounts
+            next_said = self._next_said(rows, noises)
+        outputs = self.network.forward(rows.obs, noises[0])
+        differentiate = self._gradient_by_hand if self._by_hand else self._gradient_by_autograd
+        loss, gradient, errors = differentiate(outputs, next_said, rows)
+        self.network.backward(gradient)
+        norm = self.optimizer.descend(learning_rate)
+        every = self.config.target_update_every_updates
+        if every and not (updates + 1) % every:
+            self.target.follow(self.config.tau)
+        return {"loss": loss, "grad_norm": norm, "exploration_rate": self._exploration}, errors
+
+    def _next_said(self, rows: Transitions, noises: list[list[Noise] | None]) -> Numbers:
+        """Return what the target network says of the next action: its value [B], or a distribution [B, K]."""
+        outputs = rows.extra.get(NEXT_OUTPUTS)
+        if outputs is None:
+            outputs = self._target_run(rows.next_obs, noises[1])
+        chooser = self.network.forward(rows.next_obs, noises[2]) if self.config.double else outputs
+        if self._by_hand:
+            return best_values(outputs, chooser, rows.next_action_masks)
+        mask = None if rows.next_action_masks is None else torch.as_tensor(rows.next_action_masks)
+        said, chooser = self._tensor(outputs), self._tensor(chooser)
+        return chosen(said, self.policy.best(chooser, mask))
+
+    def _gradient_by_hand(
+        self, outputs: Numbers, next_values: Numbers, rows: Transitions
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """Return loss, gradient by the outputs [B, A] and errors [B] where each action has one number."""
+        place = chosen_place(outputs, rows.actions)
+        loss, by_values, errors = td_gradient(
+            outputs[place],
+            rows.rewards + rows.discounts * next_values,
+            huber=self.config.td_loss == "huber",
+            weights=rows.weights,
         )
-        loss = losses.mean() if rows.weights is None else (rows.weights * losses).mean()
-        norm = self.optimizer.minimize(loss, learning_rate)
-        return {"loss": loss.detach(), "grad_norm": norm}, errors
+        gradient = namespace(outputs).zeros_like(outputs)
+        gradient[place] = by_values
+        return loss, gradient, errors
+
+    def _gradient_by_autograd(
+        self, outputs: Numbers, next_said: Tensor, rows: Transitions
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """The same for whatever the networks say of each action."""
+        said = self._tensor(outputs).requires_grad_()
+        actions, rewards, discounts = (
+            torch.as_tensor(part) for part in (rows.actions, rows.rewards, rows.discounts)
+        )
+        losses, errors = self._losses(chosen(said, actions), next_said, rewards, discounts)
+        loss = losses.mean() if rows.weights is None else (torch.as_tensor(rows.weights) * losses).mean()
+        (gradient,) = torch.autograd.grad(loss, said)
+        return loss.detach(), gradient.flatten(1).numpy() if self.explicit else gradient, errors
 
     def _losses(
         self, said: Tensor, next_said: Tensor, rewards: Tensor, discounts: Tensor
@@ -192,6 +239,10 @@ class DQNLearner(OffPolicyLearner):
             return quantile_losses(said, next_said, rewards, discounts)
         huber = self.config.td_loss == "huber"
         return td_losses(said[:, 0], next_said[:, 0], rewards, discounts, huber=huber)
+
+    def _tensor(self, outputs: Numbers) -> Tensor:
+        """Return outputs as a tensor [B, A, K]."""
+        return torch.as_tensor(outputs).view(len(outputs), self.policy.num_actions, -1)
 
 
 def chosen(outputs: Tensor, actions: Tensor) -> Tensor:

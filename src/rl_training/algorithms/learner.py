@@ -1,7 +1,7 @@
 """What every learner shares: state that follows from its owners, and a training mode that lasts while it learns."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
 from rl_training.core.state import Owners, gather, not_finite, scatter
-from rl_training.core.types import State
+from rl_training.core.types import Measured, Metrics, Numbers, State
 from rl_training.models.encoders import encoder_name
 from rl_training.models.encoders.checking import learns_from_one_row
 from rl_training.policies.base import NetworkPolicy
@@ -66,6 +66,22 @@ def refuse_single_rows(policy: NetworkPolicy, rows: int, remedy: str) -> None:
         raise UserError(
             f"encoder {name} cannot learn from a single row, and the smallest batch has one; {remedy}"
         )
+
+
+def as_metrics(history: Sequence[Measured]) -> Metrics:
+    """Return the mean of each number that steps found, as tensors; not every step finds all of them."""
+    names = dict.fromkeys(name for step in history for name in step)
+    found = {name: _mean([step[name] for step in history if name in step]) for name in names}
+    plain = {name: number for name, number in found.items() if not isinstance(number, Tensor)}
+    # as tensors all at once, which takes the time of one
+    numbers = torch.tensor(list(plain.values()), dtype=torch.get_default_dtype()).unbind()
+    return found | dict(zip(plain, numbers, strict=True))
+
+
+def _mean(numbers: list[Numbers]) -> Numbers:
+    if isinstance(numbers[0], Tensor):  # one operation, as it may wait for a device
+        return torch.stack(numbers).mean()
+    return sum(numbers) / len(numbers)
 
 
 def scalar(value: float) -> Tensor:

@@ -5,15 +5,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scalar
+from rl_training.algorithms.learner import BaseLearner, as_metrics, refuse_single_rows, scalar
 from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
 from rl_training.config import AlgorithmConfig
 from rl_training.core.masks import stored_space
 from rl_training.core.schedules import ScheduleName, scheduled
 from rl_training.core.seeding import REPLAY, numpy_generator
-from rl_training.core.types import Progress
+from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
+from rl_training.models.kernels import computes_on_arrays
 from rl_training.models.mlp import ActivationName
 from rl_training.policies.base import NetworkPolicy
 
@@ -78,7 +79,13 @@ class ReplayConfig(AlgorithmConfig):
 
 
 class OffPolicyLearner(BaseLearner):
-    """The frame of an update on one batch of transitions: what happens before an algorithm's own steps."""
+    """The frame of the updates on batches of transitions that are due together: what is paid once for all of them.
+
+    An algorithm says by `_begin` what it does before them, and by `_train_batch` what one of them is.
+    """
+
+    explicit: bool
+    """Whether its networks know their own backward, and take arrays."""
 
     def __init__(self, config: ReplayConfig, actor: Actor[NetworkPolicy]) -> None:
         # asking a module for its device takes as long as a layer
@@ -86,17 +93,58 @@ class OffPolicyLearner(BaseLearner):
         self._inputs_of = actor.policy.inputs_of
         refuse_single_rows(actor.policy, config.batch_size, "use a larger batch_size")
         self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
+        self._batch_size = config.batch_size
         self.owners = {"model": actor.policy, "learner/explorer": actor.explorer}
+
+    @property
+    def on_arrays(self) -> bool:
+        """Whether its arithmetic is NumPy's."""
+        return self.explicit and computes_on_arrays(self.device)
+
+    @property
+    def update_path(self) -> str:
+        """How gradients are found."""
+        return "explicit" if self.explicit else "autograd"
 
     def learning_rate(self, progress: Progress) -> Tensor:
         """Return the step size at this point of the run."""
         return scalar(scheduled(self._rate, self._schedule, progress.fraction))
 
+    def update(self, batch: Transitions, progress: Progress) -> UpdateResult:
+        """Train on rows [K * B] of K batches, one after the other."""
+        learning_rate = self.learning_rate(progress)
+        history: list[Measured] = []
+        priorities: list[Numbers | None] = []
+        with self.learning():
+            rows = self._begin(self.prepared(batch), progress)
+            for part in rows.split(self._batch_size) if len(batch) > self._batch_size else [rows]:
+                measured, errors = self._train_batch(part, progress.updates + len(history), learning_rate)
+                history.append(measured)
+                priorities.append(errors)
+        metrics = as_metrics(history)
+        metrics["learning_rate"] = learning_rate
+        found = [torch.as_tensor(errors) for errors in priorities if errors is not None]
+        return UpdateResult(metrics, torch.cat(found) if found else None, updates=len(history))
+
+    def _begin(self, rows: Transitions, progress: Progress) -> Transitions:
+        """Do what comes before the first of the batches whose rows these are."""
+        return rows
+
+    def _train_batch(
+        self, rows: Transitions, updates: int, learning_rate: Tensor
+    ) -> tuple[Measured, Numbers | None]:
+        """Train on one batch [B]; return metrics, and errors [B] if priorities may follow from them.
+
+        `rows` hold the networks' inputs; `updates` is the number of those before it in the run.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say what an update is")
+
     def prepared(self, batch: Transitions) -> Transitions:
-        """Return the batch on the learner's device, with the network's inputs in place of observations."""
+        """Return the rows where the networks read them, with the networks' inputs in place of observations."""
         rows = batch if self.device.type == "cpu" else batch.to(self.device)
         with torch.no_grad():
-            return replace(rows, obs=self._inputs_of(rows.obs), next_obs=self._inputs_of(rows.next_obs))
+            rows = replace(rows, obs=self._inputs_of(rows.obs), next_obs=self._inputs_of(rows.next_obs))
+        return rows.arrays() if self.on_arrays else rows
 
 
 def _shared_frames(context: BuildContext) -> int | None:

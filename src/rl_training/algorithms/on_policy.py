@@ -1,4 +1,4 @@
-"""What the on-policy algorithms share: settings, parts, the frame of an update, and arithmetic around the losses."""
+"""What the on-policy algorithms share: settings, parts, and the frame of an update."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scalar
+from rl_training.algorithms.objective import ActorCriticObjective, Loss, LossGradient
 from rl_training.algorithms.optim import FlatOptimizer
 from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
 from rl_training.config import AlgorithmConfig
@@ -17,6 +18,7 @@ from rl_training.core.seeding import ACTIONS, numpy_generator
 from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 from rl_training.data.sources import RolloutSource
+from rl_training.models.kernels import computes_on_arrays
 from rl_training.models.mlp import ActivationName
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
@@ -106,9 +108,20 @@ class OnPolicyLearner(BaseLearner):
     """The frame of an update on one rollout: what happens before and after an algorithm's own steps."""
 
     def __init__(
-        self, config: ActorCriticConfig, actor: Actor[ActorCriticPolicy], optimizer: FlatOptimizer
+        self,
+        config: ActorCriticConfig,
+        actor: Actor[ActorCriticPolicy],
+        optimizer: FlatOptimizer,
+        *,
+        loss: Loss,
+        gradient: LossGradient,
     ) -> None:
+        """`loss` and `gradient` are the algorithm's own: see `ActorCriticObjective`."""
         self.policy, self.optimizer = actor.policy, optimizer
+        self.objective = ActorCriticObjective(
+            actor.policy, optimizer, loss, gradient, normalize=config.normalize_advantage
+        )
+        self.update_path = self.objective.path
         rows = config.num_steps * actor.policy.spec.num_envs
         refuse_single_rows(actor.policy, config.smallest_batch(rows), config.larger_batches(rows))
         self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
@@ -120,9 +133,11 @@ class OnPolicyLearner(BaseLearner):
         return scalar(scheduled(self._rate, self._schedule, progress.fraction))
 
     def prepared(self, batch: RolloutBatch) -> RolloutBatch:
-        """Return the rollout on the policy's device, with the network's inputs in place of observations."""
+        """Return the rollout where the network reads it, with the network's inputs in place of observations."""
         rows = batch.to(self.policy.device)
-        return replace(rows, obs=self.policy.prepare(rows.obs))
+        rows = replace(rows, obs=self.policy.prepare(rows.obs))
+        explicit = self.objective.network.explicit
+        return rows.arrays() if explicit and computes_on_arrays(self.policy.device) else rows
 
     def finished(self, batch: RolloutBatch, metrics: Metrics) -> UpdateResult:
         """Show the policy's statistics the rollout and complete the metrics.
@@ -180,24 +195,6 @@ def build_rollouts(
         gae_lambda=settings.gae_lambda,
         reward_scaler=actor.policy.reward_normalizer,
     )
-
-
-def masked_mean(rows: Tensor, valid: Tensor | None) -> Tensor:
-    """Return the mean over the valid rows; all of them if `valid` is None."""
-    return rows.mean() if valid is None else (rows * valid).sum() / valid.sum().clamp(min=1)
-
-
-def normalized(advantages: Tensor, valid: Tensor | None) -> Tensor:
-    """Return advantages [B] with zero mean and unit deviation over the valid rows; unchanged if fewer than two."""
-    if valid is None:
-        if len(advantages) < 2:
-            return advantages
-        std, mean = torch.std_mean(advantages)
-        return (advantages - mean) / (std + 1e-8)
-    count = valid.sum()
-    mean = (advantages * valid).sum() / count.clamp(min=1)
-    variance = ((advantages - mean).square() * valid).sum() / (count - 1).clamp(min=1)
-    return torch.where(count < 2, advantages, (advantages - mean) / (variance.sqrt() + 1e-8))
 
 
 def explained_variance(batch: RolloutBatch) -> Tensor:

@@ -9,22 +9,22 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.learner import scalar
+from rl_training.algorithms.learner import as_metrics, scalar
+from rl_training.algorithms.objective import masked_mean, shares
 from rl_training.algorithms.on_policy import (
     ActorCriticConfig,
     OnPolicyLearner,
     build_actor_critic,
     build_rollouts,
-    masked_mean,
-    normalized,
 )
 from rl_training.algorithms.optim import FlatAdam
 from rl_training.algorithms.parts import Actor, BuildContext
 from rl_training.core.schedules import ScheduleName, scheduled
 from rl_training.core.seeding import MINIBATCHES, numpy_generator
 from rl_training.core.spaces import ANY_ACTION
-from rl_training.core.types import Metrics, Progress, UpdateResult
+from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
+from rl_training.models.pullbacks import namespace
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
 
@@ -121,6 +121,47 @@ def ppo_loss(
     }
 
 
+def ppo_gradient(
+    minibatch: Mapping[str, Numbers],
+    *,
+    clip_coef: float,
+    ent_coef: float,
+    vf_coef: float,
+    clip_vloss: bool = False,
+) -> tuple[Measured, Numbers, Numbers | None, Numbers]:
+    """Return what `ppo_loss` does, and the gradient by `logprobs`, `entropy` and `new_values`; arrays or tensors."""
+    xp = namespace(minibatch["logprobs"])
+    advantages, returns, values = (minibatch[name] for name in ("advantages", "returns", "new_values"))
+    share = shares(values, minibatch.get("valid"))
+    log_ratio = minibatch["logprobs"] - minibatch["old_logprobs"]
+    ratio = xp.exp(log_ratio)
+    gain = advantages * ratio
+    clipped_gain = advantages * xp.clip(ratio, 1 - clip_coef, 1 + clip_coef)
+    # where the clipped gain is the smaller one, the ratio has no say
+    by_logprobs = xp.where(gain <= clipped_gain, gain, 0.0) * -share
+    error = values - returns
+    square = error * error
+    if clip_vloss:
+        moved = values - minibatch["values"]
+        clipped_error = minibatch["values"] + xp.clip(moved, -clip_coef, clip_coef) - returns
+        clipped_square = clipped_error * clipped_error
+        free = xp.where(clipped_square > square, clipped_error * (abs(moved) <= clip_coef), error)
+        error, square = free, xp.maximum(square, clipped_square)
+    losses = {
+        "policy_loss": -(xp.minimum(gain, clipped_gain) * share).sum(),
+        "value_loss": (square * share).sum(),
+        "entropy_loss": -(minibatch["entropy"] * share).sum(),
+    }
+    change = ratio - 1
+    metrics = {
+        "loss": losses["policy_loss"] + vf_coef * losses["value_loss"] + ent_coef * losses["entropy_loss"],
+        **losses,
+        "approx_kl": ((change - log_ratio) * share).sum(),
+        "clip_fraction": ((abs(change) > clip_coef) * share).sum(),
+    }
+    return metrics, by_logprobs, -ent_coef * share if ent_coef else None, error * (2 * vf_coef * share)
+
+
 class PPOLearner(OnPolicyLearner):
     """The update rule: epochs of minibatches over one rollout. Knows no environment, file, logger or clock."""
 
@@ -129,59 +170,46 @@ class PPOLearner(OnPolicyLearner):
     ) -> None:
         self.config = config
         self.minibatch_rng = minibatch_rng
-        super().__init__(
-            config, actor, FlatAdam(actor.policy.parameters(), max_grad_norm=config.max_grad_norm)
-        )
+        optimizer = FlatAdam(actor.policy.parameters(), max_grad_norm=config.max_grad_norm)
+        super().__init__(config, actor, optimizer, loss=ppo_loss, gradient=ppo_gradient)
         self.owners = {**self.owners, "learner/minibatch_rng": minibatch_rng}
 
     def update(self, batch: RolloutBatch, progress: Progress) -> UpdateResult:
         """Train on one rollout [T * N]; return metrics averaged over its minibatches."""
         config = self.config
         learning_rate = self.learning_rate(progress)
-        clip_coef = scalar(scheduled(config.clip_coef, config.clip_coef_schedule, progress.fraction))
-        history: list[Metrics] = []
+        clip_coef = scheduled(config.clip_coef, config.clip_coef_schedule, progress.fraction)
+        history: list[Measured] = []
         with self.learning():
             for rows in self._minibatches(self.prepared(batch)):
                 losses = self._train_minibatch(rows, learning_rate, clip_coef)
                 if "grad_norm" not in losses:  # withheld by target_kl
-                    history = history or [losses | {"grad_norm": torch.zeros_like(losses["loss"])}]
+                    history = history or [losses | {"grad_norm": 0.0 * losses["loss"]}]
                     break
                 history.append(losses)
-        metrics = {name: torch.stack([step[name] for step in history]).mean() for name in history[0]}
-        metrics["learning_rate"], metrics["clip_range"] = learning_rate, clip_coef
+        metrics = as_metrics(history)
+        metrics["learning_rate"], metrics["clip_range"] = learning_rate, scalar(clip_coef)
         return self.finished(batch, metrics)
 
     def _minibatches(self, rows: RolloutBatch) -> Iterator[RolloutBatch]:
         for _ in range(self.config.update_epochs):
             yield from rows.minibatches(self.config.batch_size, self.minibatch_rng)
 
-    def _train_minibatch(self, rows: RolloutBatch, learning_rate: Tensor, clip_coef: Tensor) -> Metrics:
-        """Loss, backward, clipping, optimizer: tensors in, tensors out; `rows` hold the network's inputs."""
-        config, advantages = self.config, rows.advantages
-        logprobs, entropy, new_values = self.policy.evaluate(rows)
-        losses = ppo_loss(
-            {
-                "logprobs": logprobs,
-                "old_logprobs": rows.logprobs,
-                "advantages": normalized(advantages, rows.valid)
-                if config.normalize_advantage
-                else advantages,
-                "returns": rows.returns,
-                "values": rows.values,
-                "new_values": new_values,
-                "entropy": entropy,
-                "valid": rows.valid,
-            },
+    def _train_minibatch(self, rows: RolloutBatch, learning_rate: Tensor, clip_coef: float) -> Measured:
+        """Loss, backward, clipping, optimizer; `rows` hold the network's inputs."""
+        config = self.config
+        metrics, gradients = self.objective.forward(
+            rows,
             clip_coef=clip_coef,
             ent_coef=config.ent_coef,
             vf_coef=config.vf_coef,
             clip_vloss=config.clip_vloss,
         )
-        metrics = {name: value.detach() for name, value in losses.items()}
         # a step that is to be withheld must be so before it happens: with target_kl, the device is waited for here
-        if config.target_kl is not None and bool(losses["approx_kl"] > config.target_kl):
+        if config.target_kl is not None and bool(metrics["approx_kl"] > config.target_kl):
             return metrics
-        metrics["grad_norm"] = self.optimizer.minimize(losses["loss"], learning_rate)
+        self.objective.backward(gradients)
+        metrics["grad_norm"] = self.optimizer.descend(learning_rate)
         return metrics
 
 

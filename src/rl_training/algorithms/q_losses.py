@@ -4,9 +4,13 @@ Each takes what the online network says of the chosen actions and what the targe
 returns (losses [B], errors [B]); the errors are what prioritised replay calls priorities.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from rl_training.core.types import Numbers
+from rl_training.models.pullbacks import namespace
 
 
 def td_losses(
@@ -17,6 +21,37 @@ def td_losses(
     errors = (targets - values.detach()).abs()
     loss = F.smooth_l1_loss if huber else F.mse_loss
     return loss(values, targets, reduction="none"), errors
+
+
+def td_gradient(
+    values: Numbers, targets: Numbers, *, huber: bool, weights: Numbers | None
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the mean of `td_losses`, its gradient by the values [B], and the errors [B]; arrays or tensors."""
+    xp = namespace(values)
+    differences = values - targets
+    errors = abs(differences)
+    slopes = xp.clip(differences, -1.0, 1.0) if huber else 2 * differences
+    # Huber's loss within the threshold is half the square, beyond it the slope times what exceeds one half
+    losses = slopes * (differences - 0.5 * slopes) if huber else differences * differences
+    share = 1.0 / len(values) if weights is None else weights / len(values)
+    return (losses * share).sum(), slopes * share, errors
+
+
+def chosen_place(outputs: Numbers, actions: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the index of one action [B] per row of outputs [B, A]."""
+    rows = len(outputs)
+    return (
+        np.arange(rows) if isinstance(outputs, np.ndarray) else torch.arange(rows, device=outputs.device)
+    ), actions
+
+
+def best_values(outputs: Numbers, chooser: Numbers, mask: Numbers | None) -> Numbers:
+    """Return the outputs [B] for the actions that `chooser` [B, A] finds best among the allowed ones."""
+    xp = namespace(outputs)
+    allowed = chooser if mask is None else xp.where(mask, chooser, -xp.inf)
+    if chooser is outputs:
+        return xp.amax(allowed.T, axis=0)
+    return outputs[chosen_place(outputs, allowed.argmax(1))]
 
 
 def categorical_losses(

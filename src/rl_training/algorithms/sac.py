@@ -13,8 +13,9 @@ from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.optim import FlatAdam
 from rl_training.algorithms.parts import Actor, BuildContext
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
-from rl_training.core.types import Metrics, Progress, UpdateResult
+from rl_training.core.types import Measured, Numbers
 from rl_training.data.replay_buffer import Transitions
+from rl_training.models.pullbacks import namespace, squashed_gaussian
 from rl_training.policies.continuous import SquashedGaussianPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 
@@ -80,54 +81,74 @@ class SACLearner(ContinuousLearner):
             "learner/log_alpha": self.log_alpha,
         }
 
-    def update(self, batch: Transitions, progress: Progress) -> UpdateResult:
-        """Train on one batch [B]."""
-        config = self.config
-        learning_rate = self.learning_rate(progress)
-        noise = self.draw_noise(2, len(batch), self.action_size)
-        subset = None
-        if config.critic_subset is not None:
-            drawn = self.noise_rng.permutation(config.num_critics)[: config.critic_subset]
-            subset = torch.from_numpy(drawn).to(self.device)
-        with self.learning():
-            metrics = self._train_batch(self.prepared(batch), noise, subset, learning_rate)
-        metrics["learning_rate"] = learning_rate
-        return UpdateResult(metrics)
-
     def _train_batch(
-        self, rows: Transitions, noise: Tensor, subset: Tensor | None, learning_rate: Tensor
-    ) -> Metrics:
-        """Three losses, three steps, target averaging: tensors in, tensors out; `rows` hold the network's inputs."""
-        alpha = self.log_alpha.detach().exp()
+        self, rows: Transitions, updates: int, learning_rate: Tensor
+    ) -> tuple[Measured, Numbers | None]:
+        """Three losses, three steps, target averaging; gradients by what the networks said are written out."""
+        count, noise, subset = len(rows), self.draw_noise(2, len(rows), self.action_size), self._draw_subset()
+        alpha = self._alpha()
+        params, next_params = self.actor_run.forward_both(rows.obs, rows.next_obs)
+        next_actions, next_logprobs, _ = squashed_gaussian(next_params, noise[1])
         with torch.no_grad():
-            next_actions, next_logprobs = self.policy.sample(rows.next_obs, noise[1])
-            next_values = self.target_critics.network(rows.next_obs, next_actions)
-            lowest = (next_values if subset is None else next_values[subset]).amin(0)
-            targets = rows.rewards + rows.discounts * (lowest - alpha * next_logprobs)
-        differences = self.critics(rows.obs, rows.actions) - targets
-        critic_loss = 0.5 * differences.square().mean(1).sum()
-        critic_norm = self.critic_optimizer.minimize(critic_loss, learning_rate)
+            next_values = self.target_run(rows.next_obs, next_actions)
+        xp = namespace(next_values)
+        lowest = xp.amin(next_values if subset is None else next_values[subset], axis=0)
+        targets = rows.rewards + rows.discounts * (lowest - alpha * next_logprobs)
+        # loss = 0.5 * mean of squares, summed over critics
+        differences = self.critics_run.forward(rows.obs, rows.actions) - targets
+        critic_loss = (differences * differences).sum() * (0.5 / count)
+        self.critics_run.backward(differences / count)
+        critic_norm = self.critic_optimizer.descend(learning_rate)
 
-        # only the actor's gradients are computed here: the critics are passed through, not differentiated
-        new_actions, logprobs = self.policy.sample(rows.obs, noise[0])
-        values = self.critics(rows.obs, new_actions)
-        value = values.amin(0) if subset is None else values.mean(0)
-        actor_loss = (alpha * logprobs - value).mean()
-        actor_norm = self.actor_optimizer.minimize(actor_loss, learning_rate)
+        # loss = mean of alpha * logprob - value; the critics are passed through, not differentiated
+        new_actions, logprobs, back = squashed_gaussian(params(), noise[0])
+        value, by_values = self._value(self.critics_run.forward(rows.obs, new_actions), subset)
+        actor_loss = (alpha * logprobs - value).sum() / count
+        by_actions = self.critics_run.action_gradient(by_values * (-1.0 / count))
+        self.actor_run.backward(back(by_actions, alpha / count))
+        actor_norm = self.actor_optimizer.descend(learning_rate)
 
-        metrics = {
-            "actor_loss": actor_loss.detach(),
-            "critic_loss": critic_loss.detach(),
+        metrics: Measured = {
+            "actor_loss": actor_loss,
+            "critic_loss": critic_loss,
             "actor_grad_norm": actor_norm,
             "critic_grad_norm": critic_norm,
             "ent_coef": alpha,
         }
         if self.config.ent_coef is None:
-            alpha_loss = -(self.log_alpha * (logprobs.detach() + self.target_entropy)).mean()
-            self.alpha_optimizer.minimize(alpha_loss, learning_rate)
-            metrics["ent_coef_loss"] = alpha_loss.detach()
+            metrics["ent_coef_loss"] = self._train_alpha(logprobs.sum() / count, learning_rate)
         self.target_critics.follow(self.config.tau)
-        return metrics
+        return metrics, None
+
+    def _draw_subset(self) -> Numbers | None:
+        """Return which target critics count in this update; None: all."""
+        if self.config.critic_subset is None:
+            return None
+        drawn = self.noise_rng.permutation(self.config.num_critics)[: self.config.critic_subset]
+        return drawn if self.on_arrays else torch.from_numpy(drawn).to(self.device)
+
+    def _alpha(self) -> Numbers:
+        """Return the weight of the entropy."""
+        alpha = self.log_alpha.detach().exp()
+        return alpha.item() if self.on_arrays else alpha
+
+    @staticmethod
+    def _value(values: Numbers, subset: Numbers | None) -> tuple[Numbers, Numbers]:
+        """Return what the actor climbs [B], and its gradient by the critics' values [M, B]."""
+        xp = namespace(values)
+        if subset is not None:
+            return values.sum(0) / len(values), xp.full_like(values, 1.0 / len(values))
+        lowest = xp.amin(values, axis=0)
+        is_lowest = xp.where(values == lowest, xp.ones_like(values), 0.0)
+        return lowest, is_lowest / is_lowest.sum(0)
+
+    def _train_alpha(self, mean_logprob: Numbers, learning_rate: Tensor) -> Numbers:
+        """One step down -log(alpha) * (mean logprob + target entropy); return that loss."""
+        slope = -(mean_logprob + self.target_entropy)
+        loss = self.log_alpha.detach() * slope
+        self.alpha_optimizer.gradient.fill_(slope)
+        self.alpha_optimizer.descend(learning_rate)
+        return loss.item() if self.on_arrays else loss
 
 
 class SAC(Algorithm):

@@ -1,6 +1,7 @@
 """Twin delayed deep deterministic policy gradients, arXiv:1802.09477: config, learner and public face."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,9 +14,11 @@ from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.parts import Actor, BuildContext
 from rl_training.algorithms.targets import TargetNetwork
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
-from rl_training.core.types import Metrics, Progress, UpdateResult
+from rl_training.core.types import Measured, Numbers
 from rl_training.data.replay_buffer import Transitions
+from rl_training.models.backprop import AutogradCritics, explicit_critics, explicit_mlp
 from rl_training.models.encoded import Encoded
+from rl_training.models.pullbacks import namespace
 from rl_training.policies.continuous import DeterministicPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 from rl_training.policies.noise import ActionNoiseName, make_noise
@@ -72,44 +75,51 @@ class TD3Learner(ContinuousLearner):
             copied = self.target_critics.network
             assert isinstance(copied, Encoded)
             self.target_policy = Encoded(copied.encoder, self.target_actor.network)
+        self.target_actor_run = (
+            explicit_mlp(self.target_policy) if self.explicit else None
+        ) or self.target_policy
+        first = explicit_critics(self.critics, members=1) if self.explicit else None
+        self.first_critic_run = first or AutogradCritics(partial(self.critics, members=1), [], lambda _: None)
         self.owners = {**self.owners, "target_actor": self.target_actor}
 
-    def update(self, batch: Transitions, progress: Progress) -> UpdateResult:
-        """Train on one batch [B]; whether the actor's turn has come depends on the number of updates in the run."""
-        learning_rate = self.learning_rate(progress)
-        rows, noise = self.prepared(batch), self.draw_noise(len(batch), self.action_size)
-        with self.learning():
-            metrics = self._train_critics(rows, noise, learning_rate)
-            if (progress.updates + 1) % self.config.policy_delay == 0:
-                metrics |= self._train_actor(rows, learning_rate)
-        metrics["learning_rate"] = learning_rate
-        return UpdateResult(metrics)
+    def _train_batch(
+        self, rows: Transitions, updates: int, learning_rate: Tensor
+    ) -> tuple[Measured, Numbers | None]:
+        """Train the critics; whether the actor's turn has come depends on the number of updates in the run."""
+        metrics = self._train_critics(rows, self.draw_noise(len(rows), self.action_size), learning_rate)
+        if (updates + 1) % self.config.policy_delay == 0:
+            metrics |= self._train_actor(rows, learning_rate)
+        return metrics, None
 
-    def _train_critics(self, rows: Transitions, noise: Tensor, learning_rate: Tensor) -> Metrics:
-        """Loss, backward, optimizer: tensors in, tensors out; `rows` hold the network's inputs."""
-        clip = self.config.target_noise_clip
+    def _train_critics(self, rows: Transitions, noise: Numbers, learning_rate: Tensor) -> Measured:
+        """One step down the mean squares, summed over critics; the gradient by their values is written out."""
+        clip, xp = self.config.target_noise_clip, namespace(noise)
+        smoothing = xp.clip(noise * self.config.target_policy_noise, -clip, clip)
         with torch.no_grad():
-            smoothing = (noise * self.config.target_policy_noise).clamp(-clip, clip)
-            next_actions = (torch.tanh(self.target_policy(rows.next_obs)) + smoothing).clamp(-1, 1)
-            next_values = self.target_critics.network(rows.next_obs, next_actions)
-            targets = rows.rewards + rows.discounts * next_values.amin(0)
-        values = self.critics(rows.obs, rows.actions)
-        loss = (values - targets).square().mean(1).sum()
-        norm = self.critic_optimizer.minimize(loss, learning_rate)
-        return {
-            "critic_loss": loss.detach(),
-            "critic_grad_norm": norm,
-            "q_value": values.detach().mean(),
+            next_actions = xp.clip(xp.tanh(self.target_actor_run(rows.next_obs)) + smoothing, -1, 1)
+            next_values = self.target_run(rows.next_obs, next_actions)
+        targets = rows.rewards + rows.discounts * xp.amin(next_values, axis=0)
+        values = self.critics_run.forward(rows.obs, rows.actions)
+        differences = values - targets
+        metrics: Measured = {
+            "critic_loss": (differences * differences).sum() / len(rows),
+            "q_value": values.sum() / (len(values) * len(rows)),
         }
+        self.critics_run.backward(differences * (2.0 / len(rows)))
+        return metrics | {"critic_grad_norm": self.critic_optimizer.descend(learning_rate)}
 
-    def _train_actor(self, rows: Transitions, learning_rate: Tensor) -> Metrics:
+    def _train_actor(self, rows: Transitions, learning_rate: Tensor) -> Measured:
         """One step of the actor up the first critic, which is passed through, not differentiated; then the targets."""
-        new_actions = torch.tanh(self.policy.network(rows.obs))
-        loss = -self.critics(rows.obs, new_actions, members=1).mean()
-        norm = self.actor_optimizer.minimize(loss, learning_rate)
+        count = len(rows)
+        new_actions = namespace(rows.actions).tanh(self.actor_run.forward(rows.obs))
+        values = self.first_critic_run.forward(rows.obs, new_actions)
+        loss = -values.sum() / count
+        by_actions = self.first_critic_run.action_gradient(values * 0.0 - 1.0 / count)
+        self.actor_run.backward(by_actions * (1.0 - new_actions * new_actions))
+        norm = self.actor_optimizer.descend(learning_rate)
         self.target_actor.follow(self.config.tau)
         self.target_critics.follow(self.config.tau)
-        return {"actor_loss": loss.detach(), "actor_grad_norm": norm}
+        return {"actor_loss": loss, "actor_grad_norm": norm}
 
 
 class TD3(Algorithm):

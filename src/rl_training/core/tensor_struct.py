@@ -18,13 +18,20 @@ class TensorStruct:
 
     def take(self, index: Tensor) -> Self:
         """Return the rows `index`, copied."""
-        return self.map(lambda tensor: tensor[index])
+        rows = index.numpy()
+        return self.map(
+            lambda tensor: tensor[index] if isinstance(tensor, Tensor) else tensor.take(rows, axis=0)
+        )
 
     def split(self, size: int) -> Iterator[Self]:
         """Yield the rows in order, `size` at a time, as views."""
         columns = [_split(getattr(self, f.name), size) for f in fields(self)]  # type: ignore[arg-type]  # mix-in
         for parts in zip(*columns, strict=False):  # a field that is None or empty has no end
             yield type(self)(*parts)
+
+    def arrays(self) -> Self:
+        """Return the record with arrays of the same memory in place of tensors on the CPU: for arithmetic in NumPy."""
+        return self.map(Tensor.numpy)  # type: ignore[arg-type]  # what it is for
 
     def to(self, device: Any) -> Self:
         """Return the record on `device`."""
@@ -43,7 +50,13 @@ def _split(value: Any, size: int) -> Iterable[Any]:
     if value is None or (isinstance(value, dict) and not value):  # comparing a tensor with {} takes 20 µs
         return repeat(value)
     if isinstance(value, dict):
-        parts = zip(*(tensor.split(size) for tensor in value.values()), strict=True)
+        parts = zip(*(_pieces(tensor, size) for tensor in value.values()), strict=True)
         return (dict(zip(value, part, strict=True)) for part in parts)
-    pieces: tuple[Tensor, ...] = value.split(size)
-    return pieces
+    return _pieces(value, size)
+
+
+def _pieces(rows: Any, size: int) -> Iterable[Any]:
+    if isinstance(rows, Tensor):
+        pieces: tuple[Tensor, ...] = rows.split(size)  # type: ignore[no-untyped-call]  # torch says nothing of it
+        return pieces
+    return [rows[start : start + size] for start in range(0, len(rows), size)]

@@ -16,7 +16,11 @@ from torch import device as torch_device
 Array: TypeAlias = np.ndarray[Any, Any]
 ObsArray: TypeAlias = Array | dict[str, Array]  # nested spaces are flattened to keys such as "a/b"
 Obs: TypeAlias = Tensor | dict[str, Tensor]
+Numbers: TypeAlias = Any
+"""An array on the CPU or a tensor anywhere: what arithmetic that knows both is written for."""
 Metrics: TypeAlias = dict[str, Tensor]  # 0-d, detached, wherever they were computed
+Measured: TypeAlias = dict[str, Numbers]
+"""What one step of an update found, before it is a metric: numbers, or 0-d tensors on a device."""
 State: TypeAlias = dict[str, Any]  # nested; leaves are tensors (safetensors) or plain data (JSON)
 PartT = TypeVar("PartT")
 PolicyState: TypeAlias = tuple[
@@ -148,7 +152,11 @@ class UpdateResult:
     """What one call of a learner's update did."""
 
     metrics: Metrics
+    """Means over its updates."""
     priorities: Tensor | None = None
+    """New errors of the rows [B], for replay by priority."""
+    updates: int = 1
+    """How many batches it learned from."""
 
 
 @dataclass

@@ -163,7 +163,7 @@ class ReplaySource:
         return rounds * self.gradient_steps - self.batches_given
 
     def batches(self, progress: Progress) -> Iterator[Transitions]:
-        """Yield the batches that are owed."""
+        """Yield the batches that are owed, as many together as memory and priorities allow, one after another."""
         beta = interpolated(self.beta, 1.0, progress.fraction)
         # rows of uniform batches are drawn together; priorities change with every update
         rows_at_once = min(MAX_ROWS_AT_ONCE, MAX_BYTES_AT_ONCE // self.buffer.drawn_bytes)
@@ -176,10 +176,7 @@ class ReplaySource:
                 rows = replace(rows, rewards=self.reward_scaler(rows.rewards))
             self.batches_given += count
             owed -= count
-            if count == 1:
-                yield rows
-            else:
-                yield from rows.split(self.batch_size)
+            yield rows
 
     def feedback(self, batch: Transitions, result: UpdateResult) -> None:
         """Set the priorities of the rows by the errors the update saw."""

@@ -90,9 +90,14 @@ class ActorCriticPolicy(NetworkPolicy):
         assert critic_encoder is not None
         return EncodedPair(encoder, critic_encoder, network)
 
-    def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log-probabilities, entropies and values, each [B], with gradients; `obs` is what `prepare` gave."""
+    def run(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return action parameters [B, P] and values [B], with gradients; `obs` is what `prepare` gave."""
         params, values = self.network(rows.obs)
+        return params, values
+
+    def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log-probabilities, entropies and values, each [B], with gradients."""
+        params, values = self.run(rows)
         return *self.judged(params, rows), values
 
     def judged(self, params: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:

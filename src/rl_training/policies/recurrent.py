@@ -88,11 +88,11 @@ class RecurrentPolicy(ActorCriticPolicy):
         """Return the beginning of every memory."""
         return tuple(np.zeros((rows, size), float_dtype()) for size in self.memory_sizes)
 
-    def evaluate(self, rows: SequenceRows) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]  # of sequences
-        """Return log-probabilities, entropies and values, each [L * B], with gradients."""
+    def run(self, rows: SequenceRows) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # of sequences
+        """Return action parameters [L * B, P] and values [L * B], with gradients."""
         memory = tuple(rows.memory.values())
         params, values, _ = self.network(rows.obs, memory=memory, starts=rows.extra[STARTS])
-        return *self.judged(params, rows), values
+        return params, values
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
         """Return action parameters [N, P] and values [N] as at the beginning of an episode."""

@@ -114,7 +114,7 @@ class Trainer:
             for batch in self.source.batches(self.progress):
                 result = self.learner.update(batch, self.progress)
                 self.source.feedback(batch, result)
-                self.progress = self.progress.advanced(updates=1)
+                self.progress = self.progress.advanced(updates=result.updates)
                 self.metrics.add(result.metrics)
                 self._notify("on_update", self.progress, result)
             if result is not None:

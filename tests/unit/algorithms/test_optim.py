@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from rl_training.algorithms.optim import FlatAdam, flatten_parameters
+from support.descent import minimize
 
 
 def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -34,7 +35,7 @@ def test_steps_equal_torchs_adam_with_clipping(max_grad_norm: float | None) -> N
         bound = float("inf") if max_grad_norm is None else max_grad_norm
         their_norm = nn.utils.clip_grad_norm_(theirs.parameters(), bound)
         adam.step()
-        norm = flat.minimize(loss_of(ours, step), torch.tensor(learning_rate, dtype=torch.float64))
+        norm = minimize(flat, loss_of(ours, step), torch.tensor(learning_rate, dtype=torch.float64))
         torch.testing.assert_close(norm, their_norm, rtol=1e-12, atol=0)
         torch.testing.assert_close(parameters_of(ours), parameters_of(theirs), rtol=0, atol=1e-12)
 
@@ -43,7 +44,7 @@ def test_single_precision_keeps_seven_digits_of_the_first_step() -> None:
     """The first step is learning_rate * g / (|g| + eps): nothing of it may be lost in the bias corrections."""
     parameter = nn.Parameter(torch.zeros(3))
     flat = FlatAdam([parameter])
-    flat.minimize((parameter * torch.tensor([2.0, -5.0, 100.0])).sum(), torch.tensor(1.0))
+    minimize(flat, (parameter * torch.tensor([2.0, -5.0, 100.0])).sum(), torch.tensor(1.0))
     expected = torch.tensor([-2 / (2 + 1e-5), 5 / (5 + 1e-5), -100 / (100 + 1e-5)])
     torch.testing.assert_close(parameter.detach(), expected, rtol=5e-7, atol=0)
 
@@ -54,7 +55,7 @@ def test_parameters_stay_views_of_one_vector() -> None:
     flat = FlatAdam(net.parameters())
     assert torch.equal(flat.flat, before)
     for step in range(2):
-        flat.minimize(loss_of(net, step), torch.tensor(0.1))
+        minimize(flat, loss_of(net, step), torch.tensor(0.1))
     assert torch.equal(parameters_of(net), flat.flat)
     assert not torch.equal(flat.flat, before)
     storages = {parameter.untyped_storage().data_ptr() for parameter in net.parameters()}
@@ -87,7 +88,7 @@ def test_gradients_are_clipped_to_the_norm_and_the_norm_before_is_told(scale: fl
     flat = FlatAdam(net.parameters(), max_grad_norm=0.5)
     raw = torch.autograd.grad(loss_of(net, 0, scale), list(net.parameters()))
     raw_norm = torch.cat([part.reshape(-1) for part in raw]).norm()
-    norm = flat.minimize(loss_of(net, 0, scale), torch.tensor(0.1))
+    norm = minimize(flat, loss_of(net, 0, scale), torch.tensor(0.1))
     torch.testing.assert_close(norm, raw_norm)
     used = flat.exp_avg.norm() / (1 - 0.9)
     expected = torch.tensor(0.5, dtype=torch.float64) if clipped else raw_norm
@@ -101,10 +102,10 @@ def test_moments_continue_after_a_state_round_trip() -> None:
         FlatAdam(other.parameters(), max_grad_norm=0.5),
     )
     for step in range(3):
-        first.minimize(loss_of(one, step), torch.tensor(0.1))
+        minimize(first, loss_of(one, step), torch.tensor(0.1))
     other.load_state_dict(one.state_dict())
     second.load_state_dict(first.state_dict())
     for flat, net in ((first, one), (second, other)):
-        flat.minimize(loss_of(net, 9), torch.tensor(0.1))
+        minimize(flat, loss_of(net, 9), torch.tensor(0.1))
     assert torch.equal(parameters_of(one), parameters_of(other))
     assert second.state_dict()["step"] == 4

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from rl_training.algorithms.optim import FlatAdam, FlatRMSprop
+from support.descent import minimize
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -42,7 +43,7 @@ def test_twenty_steps_equal_torchs_optimizer_with_clipping(kind: str, max_grad_n
         bound = float("inf") if max_grad_norm is None else max_grad_norm
         norms.append(nn.utils.clip_grad_norm_(theirs.parameters(), bound))
         other.step()
-        norm = flat.minimize(loss_of(ours, step), torch.tensor(learning_rate, dtype=torch.float64))
+        norm = minimize(flat, loss_of(ours, step), torch.tensor(learning_rate, dtype=torch.float64))
         torch.testing.assert_close(norm, norms[-1], rtol=1e-12, atol=0)
         torch.testing.assert_close(parameters_of(ours), parameters_of(theirs), rtol=0, atol=1e-12)
     assert max(norms) > 0.5  # or nothing would have been clipped
@@ -56,7 +57,7 @@ def test_defaults_are_those_of_the_paper() -> None:
         other.zero_grad()
         loss_of(theirs, step).backward()
         other.step()
-        flat.minimize(loss_of(ours, step), torch.tensor(0.01, dtype=torch.float64))
+        minimize(flat, loss_of(ours, step), torch.tensor(0.01, dtype=torch.float64))
     torch.testing.assert_close(parameters_of(ours), parameters_of(theirs), rtol=0, atol=1e-12)
 
 
@@ -64,11 +65,11 @@ def test_averages_continue_after_a_state_round_trip() -> None:
     one, other = network(), network(seed=1)
     first, second = FlatRMSprop(one.parameters()), FlatRMSprop(other.parameters())
     for step in range(3):
-        first.minimize(loss_of(one, step), torch.tensor(0.1))
+        minimize(first, loss_of(one, step), torch.tensor(0.1))
     other.load_state_dict(one.state_dict())
     second.load_state_dict(first.state_dict())
     for flat, net in ((first, one), (second, other)):
-        flat.minimize(loss_of(net, 9), torch.tensor(0.1))
+        minimize(flat, loss_of(net, 9), torch.tensor(0.1))
     assert torch.equal(parameters_of(one), parameters_of(other))
 
 
@@ -84,6 +85,6 @@ def test_only_its_own_parameters_get_gradients(kind: Any) -> None:
     mine, others = network(), network(seed=1)
     before = parameters_of(others)
     flat = kind(mine.parameters())
-    flat.minimize(loss_of(mine, 0) * loss_of(others, 0), torch.tensor(0.1))
+    minimize(flat, loss_of(mine, 0) * loss_of(others, 0), torch.tensor(0.1))
     assert all(parameter.grad is None for parameter in [*mine.parameters(), *others.parameters()])
     assert torch.equal(parameters_of(others), before)

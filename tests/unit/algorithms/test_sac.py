@@ -165,28 +165,30 @@ def test_only_rows_whose_task_ended_ignore_what_follows() -> None:
     assert (loss(going_on) - loss(torch.zeros(ROWS, 3))).abs() > 1e-3
 
 
-def test_the_actors_step_computes_no_gradient_for_the_critics() -> None:
+def test_the_actors_step_computes_no_gradient_for_the_critics(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = make_learner()
-    counts = [0] * len(list(learner.critics.parameters()))
+    seen: list[Tensor] = []
+    descend = {name: getattr(learner, name).descend for name in ("critic_optimizer", "actor_optimizer")}
 
-    def counter(index: int) -> Callable[[Tensor], None]:
-        def count(gradient: Tensor) -> None:
-            counts[index] += 1
+    def noting(name: str) -> Callable[[Tensor], Any]:
+        def note(learning_rate: Tensor) -> Any:
+            seen.append(learner.critic_optimizer.gradient.clone())
+            return descend[name](learning_rate)
 
-        return count
+        return note
 
-    for index, parameter in enumerate(learner.critics.parameters()):
-        parameter.register_hook(counter(index))
+    for name in descend:
+        monkeypatch.setattr(getattr(learner, name), "descend", noting(name))
     learner.update(transitions(), START)
-    assert set(counts) == {1}  # by their own loss alone
-    assert all(parameter.grad is None for parameter in learner.critics.parameters())
+    assert seen[0].any(), "their own loss reaches them"
+    assert torch.equal(seen[0], seen[1])
 
 
 def test_the_actors_step_leaves_the_critics_where_their_own_step_put_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole, critics_only = make_learner(), make_learner()
-    monkeypatch.setattr(critics_only.actor_optimizer, "minimize", lambda *_: torch.zeros(()))
+    monkeypatch.setattr(critics_only.actor_optimizer, "descend", lambda *_: 0.0)
     actor = flat(critics_only.policy.network)
     for learner in (whole, critics_only):
         learner.update(transitions(), START)
@@ -246,13 +248,14 @@ def test_a_fixed_weight_stays(ent_coef: float) -> None:
 
 def test_the_subset_of_critics_is_drawn_anew_for_every_update() -> None:
     learner, drawn = make_learner(**REDQ), []
-    train = learner._train_batch
+    draw = learner._draw_subset
 
-    def note(*arguments: Any) -> Any:
-        drawn.append(tuple(arguments[2].tolist()))
-        return train(*arguments)
+    def note() -> Any:
+        subset = draw()
+        drawn.append(tuple(subset.tolist()))
+        return subset
 
-    learner._train_batch = note  # type: ignore[method-assign]
+    learner._draw_subset = note  # type: ignore[method-assign]
     for index in range(40):
         learner.update(transitions(index), START)
     assert all(len(set(subset)) == 2 for subset in drawn)

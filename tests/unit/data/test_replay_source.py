@@ -46,7 +46,8 @@ def record(source: ReplaySource, steps: int = 1, *, first: int = 0, **outcome: A
 
 
 def batches_of(source: ReplaySource, progress: Progress = START) -> list[Transitions]:
-    return list(source.batches(progress))
+    """Return the batches one by one: a source gives several together."""
+    return [batch for rows in source.batches(progress) for batch in rows.split(source.batch_size)]
 
 
 def assert_same(one: list[Transitions], other: list[Transitions]) -> None:

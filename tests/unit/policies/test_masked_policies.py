@@ -136,7 +136,9 @@ def test_targets_take_the_best_of_what_the_successor_allows(settings: Any, monke
                 expected.append(td_losses(one[0][:, 0], one[1][:, 0], *one[2:], huber=True)[0])
         unmasked = policy.action_values(judge).argmax(-1).numpy()
     assert (~next_mask[np.arange(rows), unmasked]).any(), "some mask must matter"
-    metrics, _ = learner._train_batch(learner.prepared(batch), noises, torch.tensor(0.0))
+    drawn = iter(noises)
+    monkeypatch.setattr(policy, "draw_noise", lambda *_: next(drawn))
+    metrics = learner.update(batch, Progress(total_timesteps=1000)).metrics
     torch.testing.assert_close(metrics["loss"], torch.cat(expected).mean(), atol=1e-5, rtol=1e-5)
 
 
