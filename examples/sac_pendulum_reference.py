@@ -104,13 +104,13 @@ def sample(params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
     The action is tanh(u) of a normal u with the actor's mean and deviation; by the change of variables its density is
     that of u divided by the slope of tanh. The slope, 1 - tanh(u)^2, rounds to 0 where the action rounds to 1, and its
-    logarithm would be infinite; 2 * (log 2 - u - softplus(-2u)) is the same logarithm and stays finite.
+    logarithm would be infinite; 2 * (log 2 - u + log sigmoid(2u)) is the same logarithm and stays finite.
     """
     mean, log_std = params.chunk(2, dim=-1)
     log_std = log_std.clamp(-20, 2)
     u = mean + log_std.exp() * noise
     log_normal = -0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi)
-    log_slope = 2 * (math.log(2) - u - F.softplus(-2 * u))
+    log_slope = 2 * (math.log(2) - u + F.logsigmoid(2 * u))
     return torch.tanh(u), (log_normal - log_slope).sum(-1)
 
 

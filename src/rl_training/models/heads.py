@@ -128,7 +128,7 @@ class BernoulliHead(nn.Module):
 
     def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities [B] and entropies [B], summed over the choices."""
-        log_normalizer = F.softplus(params)
+        log_normalizer = -F.logsigmoid(-params)  # softplus would be rounded above 20
         logprobs = (actions * params - log_normalizer).sum(-1)
         return logprobs, (log_normalizer - params * torch.sigmoid(params)).sum(-1)
 
@@ -182,13 +182,13 @@ class GaussianHead(nn.Module):
 def squashed_gaussian_sample(params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return actions [B, A] in [-1, 1] and log-probabilities [B] for parameters [B, 2A] and standard noise [B, A].
 
-    The action is tanh(u) of a normal u; log(1 - tanh(u)^2) = 2 * (log 2 - u - softplus(-2u)) stays finite where the
+    The action is tanh(u) of a normal u; log(1 - tanh(u)^2) = 2 * (log 2 - u + log sigmoid(2u)) stays finite where the
     action rounds to 1, and is taken from u itself, never from the action.
     """
     mean, log_std = params.chunk(2, dim=-1)
     log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
     raw = mean + log_std.exp() * noise
-    log_slope = 2 * (math.log(2) - raw - F.softplus(-2 * raw))
+    log_slope = 2 * (math.log(2) - raw + F.logsigmoid(2 * raw))
     logprob = (-0.5 * noise.square() - log_std - LOG_SQRT_2PI - log_slope).sum(-1)
     return torch.tanh(raw), logprob
 

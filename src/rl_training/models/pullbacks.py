@@ -25,8 +25,6 @@ from rl_training.models.heads import (
 )
 from rl_training.models.kernels import computes_on_arrays
 
-SOFTPLUS_LIMIT = 20.0
-
 Pullback: TypeAlias = Callable[[Numbers, Numbers | None], tuple[Numbers, ...]]
 """(gradient by log-probabilities [B], by entropies [B] or a number, None if there is none) -> gradient by the
 parameters [B, P], then by what the head itself has learned."""
@@ -159,11 +157,9 @@ def squashed_gaussian(
 
 
 def softplus(numbers: Numbers) -> Numbers:
-    """Return log(1 + exp(x)), without overflow; above 20 it is x, as in torch."""
+    """Return log(1 + exp(x)), without overflow."""
     xp = namespace(numbers)
-    return xp.where(
-        numbers > SOFTPLUS_LIMIT, numbers, xp.log1p(xp.exp(xp.clip(numbers, None, SOFTPLUS_LIMIT)))
-    )
+    return xp.clip(numbers, 0.0, None) + xp.log1p(xp.exp(-abs(numbers)))
 
 
 def sigmoid(numbers: Numbers) -> Numbers:
