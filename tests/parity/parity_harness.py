@@ -106,7 +106,7 @@ class Driven:
                 for batch in one_by_one(batches, self.source):
                     result = self.learner.update(batch, self.progress)
                     self.source.feedback(batch, result)
-                    self.progress = self.progress.advanced(updates=1)
+                    self.progress = self.progress.advanced(updates=result.updates)
                     yield result
 
     def train(self) -> list[UpdateResult]:

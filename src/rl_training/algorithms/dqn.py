@@ -227,7 +227,9 @@ class DQNLearner(OffPolicyLearner):
         losses, errors = self._losses(chosen(said, actions), next_said, rewards, discounts)
         loss = losses.mean() if rows.weights is None else (torch.as_tensor(rows.weights) * losses).mean()
         (gradient,) = torch.autograd.grad(loss, said)
-        return loss.detach(), gradient.flatten(1).numpy() if self.explicit else gradient, errors
+        if self.explicit:
+            gradient = gradient.flatten(1)
+        return loss.detach(), gradient.numpy() if self.on_arrays else gradient, errors
 
     def _losses(
         self, said: Tensor, next_said: Tensor, rewards: Tensor, discounts: Tensor

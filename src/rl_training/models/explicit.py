@@ -33,7 +33,7 @@ class Layer:
     weight_gradient: Numbers | None = None
     """[..., I, O]"""
     bias_gradient: Numbers | None = None
-    """[..., O]"""
+    """[..., 1, O]"""
     activation: Activation | None = None
 
 
@@ -54,7 +54,7 @@ class Workspace:
             for layer, before in zip(layers, self.before, strict=True)
         ]
         self.gradients = [buffer(layer) for layer in layers]
-        self.ones: Numbers = Buffer(layers[0].bias.new_ones(1, rows), arrays=arrays).view[0]
+        self.ones: Numbers = Buffer(layers[0].bias.new_ones(1, rows), arrays=arrays).view
 
 
 class Chain:
@@ -115,7 +115,7 @@ class Chain:
             if parameters:
                 below = self._inputs if number == 0 else space.after[number - 1].view
                 self._matmul(below[..., :rows, :].swapaxes(-1, -2), gradient, out=layer.weight_gradient)
-                self._matmul(space.ones[:rows], gradient, out=layer.bias_gradient)
+                self._matmul(space.ones[:, :rows], gradient, out=layer.bias_gradient)
         return gradient
 
     @staticmethod
@@ -182,5 +182,5 @@ def _layer(
     found = Layer(views[0], views[0].swapaxes(-1, -2), turned[1])
     if gradient_of is not None:
         found.weight_gradient = views[2]
-        found.bias_gradient = views[3].reshape(*found.weight.shape[:-2], -1)
+        found.bias_gradient = views[3].reshape(*found.weight.shape[:-2], 1, -1)
     return found

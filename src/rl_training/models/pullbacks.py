@@ -37,6 +37,11 @@ def namespace(numbers: Numbers) -> Any:
     return np if isinstance(numbers, np.ndarray) else torch
 
 
+def as_type(numbers: Numbers, like: Numbers) -> Numbers:
+    """Return the numbers in the type of others; a whole number times a single-precision one is double in NumPy."""
+    return numbers.astype(like.dtype) if isinstance(numbers, np.ndarray) else numbers.to(like.dtype)
+
+
 def judge_of(head: ActionHead) -> Callable[[Numbers, Numbers], Judged] | None:
     """Return what judges actions for a head, given parameters [B, P] and actions; None for one not known here."""
     if type(head) is CategoricalHead:
@@ -63,7 +68,7 @@ def categorical(logits: Numbers, actions: Numbers) -> Judged:
     probabilities = powers / total
     log_probabilities = shifted - xp.log(total)
     choices = xp.arange(len(columns)) if xp is np else torch.arange(len(columns), device=logits.device)
-    chosen = actions == choices[:, None]
+    chosen = as_type(actions == choices[:, None], logits)
     entropies = -(probabilities * log_probabilities).sum(0)
 
     def back(by_logprob: Numbers, by_entropy: Numbers | None) -> tuple[Numbers, ...]:
@@ -95,6 +100,7 @@ def multi_categorical(logits: Numbers, actions: Numbers, counts: Sequence[int]) 
 
 def bernoulli(logits: Numbers, actions: Numbers) -> Judged:
     """Independent yes or no; logits of yes [B, A], actions [B, A] of 0 and 1."""
+    actions = as_type(actions, logits)
     probabilities = sigmoid(logits)
     log_normalizer = softplus(logits)
     entropies = (log_normalizer - logits * probabilities).sum(-1)
@@ -104,7 +110,7 @@ def bernoulli(logits: Numbers, actions: Numbers) -> Judged:
         if by_entropy is not None:
             slope = logits * probabilities * (1 - probabilities)
             gradient = gradient - (slope.T * by_entropy).T
-        return (gradient.astype(logits.dtype) if namespace(logits) is np else gradient,)
+        return (gradient,)
 
     return (actions * logits - log_normalizer).sum(-1), entropies, back
 
