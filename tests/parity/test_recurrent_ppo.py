@@ -53,7 +53,7 @@ def test_learning_sees_what_acting_saw_whatever_the_length_of_sequences(core: st
     for _ in range(3):
         parts.collect()
         (batch,) = parts.source.batches(parts.progress)
-        rows = parts.learner.prepared(batch)
+        rows = parts.learner.prepared(batch).tensors()
         for part in rows.minibatches(32, None):
             with torch.no_grad():
                 logprobs, _, values = parts.learner.policy.evaluate(part)
@@ -68,7 +68,7 @@ def test_changing_what_came_before_an_episode_changes_nothing_in_it() -> None:
     parts = driven("recurrent_ppo", sequence_length=32, batch_size=128, core_layers=2)
     parts.collect()
     (batch,) = parts.source.batches(parts.progress)
-    (rows,) = parts.learner.prepared(batch).minibatches(128, None)
+    (rows,) = parts.learner.prepared(batch).tensors().minibatches(128, None)
     starts = rows.extra["episode_starts"].view(32, 4)
     first = [int(starts[1:, env].int().argmax()) + 1 for env in range(4)]
     assert min(first) > 1

@@ -96,6 +96,7 @@ class ContinuousLearner(OffPolicyLearner):
         actor, critics = explicit_mlp(network, by_actor), explicit_critics(self.critics, by_critics)
         target = explicit_critics(self.target_critics.network)
         self.explicit = not (actor is None or critics is None or target is None)
+        self.update_path = "explicit" if self.explicit else "autograd"
         if actor and critics and target:
             self.actor_run, self.critics_run, self.target_run = actor, critics, target
         else:

@@ -144,6 +144,9 @@ class DQNLearner(OffPolicyLearner):
         )
         self._target_run = (explicit_mlp(self.target.network) if known else None) or self.target.network
         self.explicit, self._by_hand = known is not None, known is not None and config.distribution == "none"
+        self.update_path = (
+            ("explicit" if self._by_hand else "explicit, loss by autograd") if known else "autograd"
+        )
         assert isinstance(actor.explorer, EpsilonGreedyExplorer)
         self.explorer = actor.explorer
         self.noise_rng = noise_rng

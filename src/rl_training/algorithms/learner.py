@@ -20,6 +20,8 @@ class BaseLearner:
 
     owners: Owners
     """By name; the first part of a name is the file it is saved in, and `model` is all that acting needs."""
+    update_path = "autograd"
+    """How gradients are found: `explicit` where networks know their own backward, which is faster."""
     moded: tuple[nn.Module, ...] = ()
     """Networks with layers that may behave otherwise while learning, such as dropout: those with an encoder."""
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from rl_training.algorithms.optim import FlatOptimizer
 from rl_training.core.types import Measured, Numbers
 from rl_training.data.rollout_buffer import RolloutBatch
-from rl_training.models.backprop import AutogradNetwork, Backprop, explicit_actor_critic
+from rl_training.models.backprop import AutogradNetwork, Backprop, ExplicitReader, explicit_actor_critic
 from rl_training.models.pullbacks import judge_of, namespace
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
@@ -37,13 +37,21 @@ class ActorCriticObjective:
     ) -> None:
         self.policy, self.loss, self.gradient, self.normalize = policy, loss, gradient, normalize
         self._judge = judge_of(policy.head)
-        known = None if self._judge is None else explicit_actor_critic(policy.network, optimizer.gradient_of)
-        self.network: Backprop = known or AutogradNetwork(
-            policy.run, policy.network.parameters(), optimizer.gradient_of
-        )
-        self.path = "explicit" if known else "autograd"
+        self.network, self.path = self._way(policy, optimizer)
         self._own = list(policy.head.parameters())  # type: ignore[attr-defined]  # a head is a module
         self._places = [optimizer.gradient_of(parameter) for parameter in self._own]
+
+    def _way(self, policy: ActorCriticPolicy, optimizer: FlatOptimizer) -> tuple[Backprop, str]:
+        """Return how the network is run, and what that is called."""
+        layers, gradient_of = policy.last_layers, optimizer.gradient_of
+        known = None if self._judge is None else explicit_actor_critic(layers, gradient_of)
+        if known is None:
+            return AutogradNetwork(policy.run, policy.network.parameters(), gradient_of), "autograd"
+        if layers is policy.network:
+            return known, "explicit"
+        mine = {id(parameter) for parameter in layers.parameters()}
+        below = [parameter for parameter in policy.network.parameters() if id(parameter) not in mine]
+        return ExplicitReader(policy.features, below, gradient_of, known), "explicit after autograd"
 
     def forward(self, rows: RolloutBatch, **settings: Any) -> tuple[Measured, tuple[Numbers, ...]]:
         """Return the loss's parts for a minibatch, and its gradients by all that `backward` goes back from."""

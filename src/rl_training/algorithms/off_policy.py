@@ -101,11 +101,6 @@ class OffPolicyLearner(BaseLearner):
         """Whether its arithmetic is NumPy's."""
         return self.explicit and computes_on_arrays(self.device)
 
-    @property
-    def update_path(self) -> str:
-        """How gradients are found."""
-        return "explicit" if self.explicit else "autograd"
-
     def learning_rate(self, progress: Progress) -> Tensor:
         """Return the step size at this point of the run."""
         return scalar(scheduled(self._rate, self._schedule, progress.fraction))
@@ -122,7 +117,7 @@ class OffPolicyLearner(BaseLearner):
                 history.append(measured)
                 priorities.append(errors)
         metrics = as_metrics(history)
-        metrics["learning_rate"] = learning_rate
+        metrics["learning_rate"], metrics["explicit"] = learning_rate, scalar(float(self.explicit))
         found = [torch.as_tensor(errors) for errors in priorities if errors is not None]
         return UpdateResult(metrics, torch.cat(found) if found else None, updates=len(history))
 

@@ -146,6 +146,7 @@ class OnPolicyLearner(BaseLearner):
         """
         self.policy.observe(batch.obs, batch.valid)
         metrics["explained_variance"] = explained_variance(batch)
+        metrics["explicit"] = scalar(float(self.objective.network.explicit))
         if isinstance(log_std := getattr(self.policy.head, "log_std", None), Tensor):
             metrics["std"] = log_std.detach().exp().mean()
         return UpdateResult(metrics)

@@ -86,8 +86,12 @@ class Actor(Generic[PolicyT_co]):
 class StatefulLearner(Learner[Any], Protocol):
     """A learner whose state is grouped by file; `model` is all that acting needs.
 
-    `not_finite` names something learned that is nan or infinite, if there is any.
+    `not_finite` names something learned that is nan or infinite, if there is any; `update_path` says how gradients are
+    found.
     """
+
+    @property
+    def update_path(self) -> str: ...
 
     def not_finite(self) -> str | None: ...
     def state_dict(self) -> dict[str, State]: ...

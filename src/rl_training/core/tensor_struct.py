@@ -5,7 +5,11 @@ from dataclasses import fields
 from itertools import repeat
 from typing import Any, Self
 
+import numpy as np
+import torch
 from torch import Tensor
+
+from rl_training.core.types import Array
 
 
 class TensorStruct:
@@ -16,12 +20,9 @@ class TensorStruct:
         parts = {f.name: _map(getattr(self, f.name), function) for f in fields(self)}  # type: ignore[arg-type]  # mix-in
         return type(self)(**parts)
 
-    def take(self, index: Tensor) -> Self:
+    def take(self, index: Tensor | Array) -> Self:
         """Return the rows `index`, copied."""
-        rows = index.numpy()
-        return self.map(
-            lambda tensor: tensor[index] if isinstance(tensor, Tensor) else tensor.take(rows, axis=0)
-        )
+        return self.map(lambda numbers: taken(numbers, index))
 
     def split(self, size: int) -> Iterator[Self]:
         """Yield the rows in order, `size` at a time, as views."""
@@ -33,9 +34,20 @@ class TensorStruct:
         """Return the record with arrays of the same memory in place of tensors on the CPU: for arithmetic in NumPy."""
         return self.map(Tensor.numpy)  # type: ignore[arg-type]  # what it is for
 
+    def tensors(self) -> Self:
+        """Return the record with tensors of the same memory in place of arrays."""
+        return self.map(torch.from_numpy)
+
     def to(self, device: Any) -> Self:
         """Return the record on `device`."""
         return self.map(lambda tensor: tensor.to(device))
+
+
+def taken(numbers: Any, index: Tensor | Array) -> Any:
+    """Return rows of a tensor or an array, copied; a tensor's places as a tensor, an array's as an array."""
+    if isinstance(numbers, Tensor):
+        return numbers[torch.as_tensor(index)]
+    return numbers.take(np.asarray(index), axis=0)
 
 
 def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:

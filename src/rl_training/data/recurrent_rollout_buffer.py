@@ -9,6 +9,7 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
+from rl_training.core.tensor_struct import taken
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 
 MEMORY = "memory/"
@@ -34,14 +35,17 @@ class SequenceBatch(RolloutBatch):
         if batch_size < 1:
             raise ValueError(f"batch_size must be positive, got {batch_size}")
         count, length = self.sequences.shape
-        order = torch.arange(count) if rng is None else torch.from_numpy(rng.permutation(count))
+        order = np.arange(count) if rng is None else rng.permutation(count)
         steps = RolloutBatch(**{part.name: getattr(self, part.name) for part in fields(RolloutBatch)})
-        for chosen in torch.split(order, max(batch_size // length, 1)):
-            rows = steps.take(self.sequences[chosen].T.reshape(-1))
+        at_once = max(batch_size // length, 1)
+        for start in range(0, count, at_once):
+            chosen = order[start : start + at_once]
+            rows = steps.take(taken(self.sequences, chosen).T.reshape(-1))
+            places = np.arange(length * len(chosen)).reshape(length, -1).T
             yield SequenceBatch(
                 **vars(rows),
-                sequences=torch.arange(length * len(chosen)).view(length, -1).T,
-                memory={name: part[chosen] for name, part in self.memory.items()},
+                sequences=torch.from_numpy(places) if isinstance(self.sequences, Tensor) else places,
+                memory={name: taken(part, chosen) for name, part in self.memory.items()},
             )
 
 

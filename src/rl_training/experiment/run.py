@@ -204,7 +204,7 @@ class Run:
             self.save(start, evaluation=None, best=False)
         with self._writable():  # after the checkpoint that has it, so that neither can say more
             write_text(self.run_dir / "config.yaml", self.config.to_yaml())
-            self.metadata.write()
+            self.metadata.write(update_path=self.parts.learner.update_path)
             forget_traceback(self.run_dir)
         self._tell_callbacks(start)
         self.console.start(start)

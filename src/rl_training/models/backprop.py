@@ -55,6 +55,11 @@ class AutogradNetwork:
         cut = tuple(output.detach() for output in self._outputs)
         return cut if isinstance(outputs, tuple) else cut[0]
 
+    @property
+    def num_outputs(self) -> int:
+        """How many tensors the last `forward` gave."""
+        return len(self._outputs)
+
     def forward_both(self, inputs: Any, others: Any) -> tuple[Callable[[], Any], Any]:
         """Return outputs for two batches: of the second at once and without a graph, of the first when asked for them.
 
@@ -65,6 +70,8 @@ class AutogradNetwork:
 
     def backward(self, *gradients: Numbers) -> None:
         """Write the parameters' gradients; 0 for those that the outputs do not depend on."""
+        if not self._parameters:  # all are frozen
+            return
         outputs = [output[: len(gradient)] for output, gradient in zip(self._outputs, gradients, strict=True)]
         found = torch.autograd.grad(
             outputs, self._parameters, list(gradients), allow_unused=True, materialize_grads=True
@@ -134,19 +141,62 @@ class ExplicitActorCritic:
 
     def forward(self, rows: SeenRows) -> tuple[Numbers, Numbers]:
         """Return action parameters and values."""
-        x = rows.obs if self._body is None else self._body.forward(rows.obs)
-        return self._actor.forward(x), self._critic.forward(x)[:, 0]
+        return self.read(rows.obs, rows.obs)
+
+    def read(self, features: Numbers, critic_features: Numbers) -> tuple[Numbers, Numbers]:
+        """The same for features [B, I], which may be others for the critic, unless both read one body."""
+        if self._body is not None:
+            features = critic_features = self._body.forward(features)
+        return self._actor.forward(features), self._critic.forward(critic_features)[:, 0]
 
     def backward(self, params_gradient: Numbers, values_gradient: Numbers) -> None:
         """Write the parameters' gradients."""
-        values_gradient = values_gradient[:, None]
         if self._body is None:
             self._actor.backward(params_gradient)
-            self._critic.backward(values_gradient)
+            self._critic.backward(values_gradient[:, None])
         else:
-            actor = self._actor.input_gradient(params_gradient, parameters=True)
-            actor += self._critic.input_gradient(values_gradient, parameters=True)
-            self._body.backward(actor)
+            self._body.backward(sum(self._by_inputs(params_gradient, values_gradient)))
+
+    def by_features(self, params_gradient: Numbers, values_gradient: Numbers) -> list[Numbers]:
+        """Write the parameters' gradients; return those by the features of actor and critic, or of the one body."""
+        found = self._by_inputs(params_gradient, values_gradient)
+        return found if self._body is None else [self._body.input_gradient(sum(found), parameters=True)]
+
+    def _by_inputs(self, params_gradient: Numbers, values_gradient: Numbers) -> list[Numbers]:
+        return [
+            self._actor.input_gradient(params_gradient, parameters=True),
+            self._critic.input_gradient(values_gradient[:, None], parameters=True),
+        ]
+
+
+class ExplicitReader:
+    """Features by autograd, of an encoder or a memory of any kind, and an explicit network that reads them."""
+
+    explicit = True
+
+    def __init__(
+        self,
+        features: Callable[[Any], tuple[Tensor, ...]],
+        parameters: Iterable[nn.Parameter],
+        gradient_of: GradientOf,
+        network: ExplicitActorCritic,
+    ) -> None:
+        """`features` makes of rows what actor and critic read: one tensor for both, or two."""
+        self._below, self._network = AutogradNetwork(features, parameters, gradient_of), network
+
+    def forward(self, rows: Any) -> tuple[Numbers, Numbers]:
+        """Return action parameters and values."""
+        arrays = isinstance(rows.actions, np.ndarray)
+        features = self._below.forward(rows.tensors() if arrays else rows)
+        read = [part.numpy() if arrays else part for part in features]
+        return self._network.read(read[0], read[-1])
+
+    def backward(self, params_gradient: Numbers, values_gradient: Numbers) -> None:
+        """Write the gradients of all parameters."""
+        found = self._network.by_features(params_gradient, values_gradient)
+        if self._below.num_outputs < len(found):
+            found = [sum(found)]
+        self._below.backward(*(torch.as_tensor(part) for part in found))
 
 
 class ExplicitCritics:
@@ -202,10 +252,10 @@ def explicit_actor_critic(network: nn.Module, gradient_of: GradientOf) -> Explic
     if type(network) is not MLPActorCritic:
         return None
     heads: list[list[nn.Module]] = [[network.actor_head], [network.critic_head]]
-    if network.critic_body is None:
+    if network.critic_body is None and len(network.actor_body):
         parts: list[list[nn.Module]] = [*heads, list(network.actor_body)]
     else:
-        parts = [[*network.actor_body, *heads[0]], [*network.critic_body, *heads[1]]]
+        parts = [[*network.actor_body, *heads[0]], [*(network.critic_body or []), *heads[1]]]
     chains = [linear_chain(part, gradient_of) for part in parts]
     known = [chain for chain in chains if chain is not None]
     if len(known) < len(chains):

@@ -73,14 +73,21 @@ class LSTMActorCritic(nn.Module):
 
         Features [L * B, D] and `starts` [L * B] are in time order; `memory` [B, ...] is that before the first step.
         """
+        read, after = self.remembered(features, critic_features, memory=memory, starts=starts)
+        return *self.network(*read), after
+
+    def remembered(
+        self, features: Tensor, critic_features: Tensor | None = None, *, memory: Memory, starts: Tensor
+    ) -> tuple[tuple[Tensor, ...], Memory]:
+        """Return what the layers after the cores read, one tensor [L * B, H] or one each, and the memory after."""
         own = len(self.core.memory_sizes)
         actor, after = self.core(features, memory[:own], starts)
         if self.critic_core is None:
-            return *self.network(actor), after
+            return (actor,), after
         critic, critic_after = self.critic_core(
             features if critic_features is None else critic_features, memory[own:], starts
         )
-        return *self.network(actor, critic), after + critic_after
+        return (actor, critic), after + critic_after
 
     @torch.no_grad()
     def act(

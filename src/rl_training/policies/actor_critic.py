@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rl_training.core.masks import split_mask
 from rl_training.core.spaces import action_layout
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState
-from rl_training.models.encoded import Encoded, EncodedPair
+from rl_training.models.encoded import Encoded, EncodedPair, encode, reader
 from rl_training.models.encoders import is_ours
 from rl_training.models.heads import ActionHead, make_head
 from rl_training.models.initialization import make_orthogonal
@@ -94,6 +94,18 @@ class ActorCriticPolicy(NetworkPolicy):
         """Return action parameters [B, P] and values [B], with gradients; `obs` is what `prepare` gave."""
         params, values = self.network(rows.obs)
         return params, values
+
+    def features(self, rows: Rows) -> tuple[Tensor, ...]:
+        """Return what the layers after the encoders read, one tensor [B, D] or one for each side, with gradients."""
+        if isinstance(self.network, EncodedPair):
+            return encode(self.network.encoder, rows.obs), encode(self.network.critic_encoder, rows.obs)
+        assert isinstance(self.network, Encoded), "without an encoder they are the inputs"
+        return (encode(self.network.encoder, rows.obs),)
+
+    @property
+    def last_layers(self) -> nn.Module:
+        """The layers that have no memory and read features, not observations; of a plain network all."""
+        return reader(self.network)
 
     def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-probabilities, entropies and values, each [B], with gradients."""

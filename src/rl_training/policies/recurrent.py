@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.core.columns import Column
 from rl_training.core.errors import RunFault
@@ -93,6 +93,20 @@ class RecurrentPolicy(ActorCriticPolicy):
         memory = tuple(rows.memory.values())
         params, values, _ = self.network(rows.obs, memory=memory, starts=rows.extra[STARTS])
         return params, values
+
+    def features(self, rows: SequenceRows) -> tuple[Tensor, ...]:  # type: ignore[override]  # of sequences
+        """Return what the layers after the cores read, [L * B, H], with gradients."""
+        seen: Any = (rows.obs,) if self.encoding.encoder is None else super().features(rows)
+        layers, memory = reader(self.network), tuple(rows.memory.values())
+        assert isinstance(layers, LSTMActorCritic)
+        return layers.remembered(*seen, memory=memory, starts=rows.extra[STARTS])[0]
+
+    @property
+    def last_layers(self) -> nn.Module:
+        """The layers after the cores."""
+        layers = reader(self.network)
+        assert isinstance(layers, LSTMActorCritic)
+        return layers.network
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
         """Return action parameters [N, P] and values [N] as at the beginning of an episode."""
