@@ -119,6 +119,7 @@ class Algorithm:
                 if start_from is not None:
                     begun = self.agent.timesteps
                     self.agent.environment()  # a loaded agent may know no environment, or one of somebody else's
+                    self.agent.permission.refuse_schedules(self.config)
                 budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
                 config = self.config.with_overrides(total_timesteps=begun + budget)
                 result = runs.train(config, callbacks=callbacks, start_from=start_from, **parts)

@@ -9,7 +9,7 @@ from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scal
 from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
 from rl_training.config import AlgorithmConfig
 from rl_training.core.masks import stored_space
-from rl_training.core.schedules import ScheduleName, scheduled
+from rl_training.core.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import REPLAY, numpy_generator
 from rl_training.core.types import Progress
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
@@ -24,8 +24,9 @@ class ReplayConfig(AlgorithmConfig):
 
     learning_rate: float = 3e-4
     """Step size of Adam at the start."""
-    learning_rate_schedule: ScheduleName = "constant"
-    """How the learning rate falls to 0 over the run."""
+    learning_rate_schedule: Schedule = "constant"
+    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
+    [fraction, factor] pairs, or module:function from the fraction to the factor."""
     buffer_size: int = 1_000_000
     """Transitions that are remembered; the newest replace the oldest."""
     batch_size: int = 256
@@ -85,12 +86,12 @@ class OffPolicyLearner(BaseLearner):
         self.device = actor.policy.device
         self._inputs_of = actor.policy.inputs_of
         refuse_single_rows(actor.policy, config.batch_size, "use a larger batch_size")
-        self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
+        self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
         self.owners = {"model": actor.policy, "learner/explorer": actor.explorer}
 
     def learning_rate(self, progress: Progress) -> Tensor:
         """Return the step size at this point of the run."""
-        return scalar(scheduled(self._rate, self._schedule, progress.fraction))
+        return scalar(self._rate.at(progress.fraction))
 
     def prepared(self, batch: Transitions) -> Transitions:
         """Return the batch on the learner's device, with the network's inputs in place of observations."""

@@ -18,6 +18,7 @@ from rl_training.core.checked_config import whole_number
 from rl_training.core.errors import UserError
 from rl_training.core.other_names import here_called
 from rl_training.core.preprocessing import SETTINGS_OF
+from rl_training.core.schedules import Schedule, schedule_text
 from rl_training.envs.factory import EnvFactory, named_factory
 
 RUN_GROUPS = {
@@ -169,7 +170,7 @@ def _group(name: str, config_class: type, names: Any, values: Mapping[str, Any])
     defaults = {item.name: item for item in fields(config_class)}
     members: list[Any] = []
     for key in names:
-        kind: Any = str if key in MAPS else hints[key]
+        kind: Any = str if key in MAPS or hints[key] == Schedule else hints[key]
         annotated: Any = Annotated[kind, tyro.conf.arg(help=helps[key])]
         if key in values or key != "env_id":
             members.append((key, annotated, field(default=_default(key, values, defaults[key].default))))
@@ -184,6 +185,8 @@ def _default(key: str, values: Mapping[str, Any], default: Any) -> Any:
     if key in MAPS:
         return yaml.safe_dump(values.get(key, {}), default_flow_style=True).strip()
     value = values.get(key, default)
+    if key.endswith("_schedule"):
+        return schedule_text(value)
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.schedules import Schedule, checked_schedule
 
 LARGEST = 2**62
 """Of whole numbers: sums and products of some of them still fit where they are computed."""
@@ -68,6 +69,8 @@ def coerce(value: Any, annotation: Any) -> Any:
     # nested settings check themselves
     if annotation is Any or (isinstance(annotation, type) and issubclass(annotation, CheckedConfig)):
         return value
+    if annotation == Schedule:
+        return checked_schedule(value)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None

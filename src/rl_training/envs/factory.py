@@ -1,11 +1,8 @@
 """Builds environments from a config: single ones, and vectors of them behind one of three backends."""
 
 import contextlib
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -14,6 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.named import import_module
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.atari import AtariPreprocessing, offer_games, single_frames
 from rl_training.envs.atari_native import OF_THE_THREADS, NativeAtari
@@ -171,19 +169,6 @@ def _find(env_id: str) -> None:
     """Import what registers an id: the module of `module:Id`, or ale-py for its games."""
     import_module(env_id.rpartition(":")[0])
     offer_games(env_id)
-
-
-def import_module(module: str) -> None:
-    """Import a module, out of the working folder if it is installed nowhere.
-
-    The folder is added last, and only for such a module: nobody's `yaml.py` is to take the place of an installed one.
-    """
-    if not module or module in sys.modules:
-        return
-    here, package = str(Path.cwd()), module.partition(".")[0]
-    if package not in sys.modules and here not in sys.path and importlib.util.find_spec(package) is None:
-        sys.path.append(here)
-    importlib.import_module(module)
 
 
 def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:

@@ -23,7 +23,7 @@ from rl_training.experiment.checkpointing import (
 from rl_training.experiment.evaluation import probe_spec
 from rl_training.experiment.snapshot import checked_state
 from rl_training.experiment.stored_network import refuse_larger_network
-from rl_training.experiment.trust import refuse_foreign_encoder, refuse_foreign_module
+from rl_training.experiment.trust import Permission, refuse_foreign_encoder, refuse_foreign_module
 from rl_training.models.encoders import EncoderClass
 from rl_training.policies.base import NetworkPolicy
 
@@ -90,6 +90,7 @@ def load_agent(
         path=source,
         env_factory=checkpoint.env_factory and not isinstance(env, str),
         refuse_env=refuse_env,
+        permission=Permission(source, signed or trust_modules, frozenset(changes)),
     )
 
 

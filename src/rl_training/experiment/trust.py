@@ -11,11 +11,13 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.core.schedules import function_name
 
 KEY_BYTES = 32
 OWN_MODULES = ("rl_training.envs.catch", "rl_training.envs.grids")
@@ -77,8 +79,49 @@ def refuse_foreign_encoder(
 
 def imports_nothing(config: TrainConfig) -> bool:
     """Return whether all modules that a config names are imported already: whoever wrote it has run them."""
-    encoder = config.algorithm.encoder
-    return module_is_imported(config.env_id) and (":" not in encoder or module_is_imported(encoder))
+    names = [config.env_id, config.algorithm.encoder, *schedule_functions(config).values()]
+    return all(module_is_imported(name) for name in names)
+
+
+def schedule_functions(config: TrainConfig) -> dict[str, str]:
+    """Return the `module:function` of each schedule that is one, by the setting's name."""
+    settings = {item.name: getattr(config.algorithm, item.name) for item in fields(config.algorithm)}
+    found = {name: function_name(value) for name, value in settings.items() if name.endswith("_schedule")}
+    return {name: function for name, function in found.items() if function is not None}
+
+
+@dataclass(frozen=True)
+class Permission:
+    """Whether what a checkpoint names may be called: if it is this user's or trusted, or if the caller named it.
+
+    That a module is imported already proves nothing here: `os` is.
+    """
+
+    source: object = "this agent"
+    granted: bool = True
+    """Signed by this user, or trusted."""
+    given: frozenset[str] = frozenset()
+    """Settings that the caller gave."""
+
+    def refuse_schedules(self, config: TrainConfig) -> None:
+        """Refuse to learn by a function that somebody else's run names."""
+        self._refuse(schedule_functions(config))
+
+    def vouches_for(self, config: TrainConfig) -> bool:
+        """Return whether nothing that the config would call is somebody else's choice."""
+        return self.granted or not schedule_functions(config).keys() - self.given
+
+    def _refuse(self, names: Mapping[str, str]) -> None:
+        for setting, name in names.items():
+            if not self.granted and setting not in self.given:
+                raise UserError(
+                    f"{self.source} is not signed by you and would import the module '{name.partition(':')[0]}' for "
+                    f"its {setting} '{name}'; if you trust that module, give --trust-modules (in Python: "
+                    f"trust_modules=True, or load(..., {setting}=...) of your own)"
+                )
+
+
+OWN = Permission()
 
 
 def refuse_missing_factory(source: object, env_id: str, *, needed: bool) -> None:
