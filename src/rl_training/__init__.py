@@ -50,11 +50,14 @@ def check_env(
     env: "gymnasium.Env[Any, Any] | EnvFactory | str",
     env_kwargs: "Mapping[str, Any] | None" = None,
     seed: int = 0,
+    *,
+    max_episode_steps: "int | None" = None,
 ) -> "EnvReport":
     """Return every problem of an environment at once, and what to know of it: `print(check_env("CartPole-v1"))`.
 
-    `env` is an id, a function that builds one, or one itself, which then cannot be compared with a fresh one.
+    `env` is an id, a function that builds one, or one itself, which then cannot be compared with a fresh one;
+    `max_episode_steps` limits its episodes as the setting of a run does.
     """
     from rl_training.experiment.env_check import check_env as check
 
-    return check(env, env_kwargs, seed)
+    return check(env, env_kwargs, seed, max_episode_steps=max_episode_steps)

@@ -27,6 +27,7 @@ RUN_GROUPS = {
         "num_envs",
         "env_backend",
         "env_kwargs",
+        "max_episode_steps",
         "env_timeout",
         "rebuild_envs",
         "max_restarts",
@@ -108,7 +109,7 @@ def parse_train_flags(
     counts = {name for kind in (TrainConfig, config_class) for name in counts_of(kind)}
     parsed = asdict(parse(omit_prefixes[entry], with_whole_numbers(argv, counts), prog, description))
     run_level = {key: value for name in RUN_GROUPS for key, value in parsed[_identifier(name)].items()}
-    run_level["env_kwargs"] = yaml_map("env_kwargs", run_level["env_kwargs"], "max_episode_steps: 50")
+    run_level["env_kwargs"] = yaml_map("env_kwargs", run_level["env_kwargs"], "gravity: 9.8")
     settings = parsed[_identifier(f"{algo} settings")]
     settings["encoder_kwargs"] = yaml_map("encoder_kwargs", settings["encoder_kwargs"], "depth: 3")
     return {"quiet": parsed["quiet"], "config": {"algo": algo, **run_level, "algorithm": settings}}

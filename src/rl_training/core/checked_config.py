@@ -103,6 +103,17 @@ def is_plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
+def plain(value: Any) -> Any:
+    """Return a value with lists in the place of tuples, however deep they lie.
+
+    >>> plain({"a": (1, (2,))})
+    {'a': [1, [2]]}
+    """
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def whole_number(value: Any) -> int | None:
     """Return a count, also one that is written as 1e5 or 5000.0; None if it is none.
 

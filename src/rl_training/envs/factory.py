@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, did_you_mean
@@ -19,6 +20,7 @@ from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.images import ImagePreprocessing
 from rl_training.envs.masks import telling_masks
 from rl_training.envs.workers import WorkerVectorEnv
+from rl_training.envs.wrapping import limited
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 EnvFactory: TypeAlias = Callable[..., Env]
@@ -39,7 +41,7 @@ def make_env(
         kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
         env = factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
         _refuse_foreign(env, cfg)
-        env = _preprocessed(cfg, env)
+        env = _surrounded(cfg, env)
         return telling_masks(env) if cfg.use_action_masks == "on" else env
 
     def build() -> SeededEpisodes:
@@ -127,9 +129,16 @@ def checked_factory(env: Any) -> EnvFactory:
     return built
 
 
+def _surrounded(cfg: TrainConfig, env: Env) -> Env:
+    """Return an environment with its time limit and its preprocessing; a limit counts what an agent does."""
+    limit = cfg.max_episode_steps
+    if cfg.preprocessing == "atari":  # below it a step is a frame
+        env = AtariPreprocessing(env, cfg)
+        return env if limit is None else TimeLimit(env, limit)
+    return _preprocessed(cfg, env if limit is None else limited(env, limit))
+
+
 def _preprocessed(cfg: TrainConfig, env: Env) -> Env:
-    if cfg.preprocessing == "atari":
-        return AtariPreprocessing(env, cfg)
     return (
         ImagePreprocessing(env, cfg.frames, cfg.algorithm.image_channels)
         if cfg.preprocessing == "image"
@@ -195,9 +204,17 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
     def build() -> VectorEnv[Any, Any, Any]:
         if cfg.preprocessing == "atari":
             return NativeAtari(cfg, spec, count)
-        return gymnasium.make_vec(
-            spec, num_envs=count, vectorization_mode="vector_entry_point", **cfg.env_kwargs
-        )
+        limit = {} if cfg.max_episode_steps is None else {"max_episode_steps": cfg.max_episode_steps}
+        kwargs = {**cfg.env_kwargs, **limit}
+        try:
+            return gymnasium.make_vec(spec, num_envs=count, vectorization_mode="vector_entry_point", **kwargs)
+        except TypeError as error:
+            if limit and "max_episode_steps" in str(error):
+                raise UserError(
+                    f"environment '{cfg.env_id}' has a vector implementation that takes no max_episode_steps; leave it "
+                    "out, or use env_backend 'sync' or 'async'"
+                ) from error
+            raise
 
     with _named(cfg):
         return _with_metadata_of_its_own(build)
