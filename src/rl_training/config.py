@@ -13,9 +13,11 @@ from typing import Any, Literal, Self
 
 import yaml
 
-from rl_training.core.checked_config import CheckedConfig, plain
+from rl_training.core.checked_config import CheckedConfig
 from rl_training.core.env_settings import env_problems
+from rl_training.core.env_wrappers import Wrappers
 from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.plain import plain
 from rl_training.core.preprocessing import USUAL_FRAMES, Frames, preprocessing_problems, resolved_frames
 from rl_training.core.presets import find_config
 from rl_training.core.strict_yaml import read_yaml
@@ -80,6 +82,8 @@ class TrainConfig(CheckedConfig):
     """In this process, one process each with shared memory, or the environment's own vector implementation."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the environment's constructor, as a YAML map."""
+    env_wrappers: Wrappers = ()
+    """Wrappers around each environment, innermost first: module:Wrapper, or {module:Wrapper: {argument: value}}."""
     max_episode_steps: int | None = None
     """Steps after which an episode is truncated, in the place of the environment's own time limit."""
     env_timeout: float = 300.0

@@ -7,8 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from rl_training.config import AlgorithmConfig
-from rl_training.core.checked_config import PLAIN, is_plain
 from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.plain import PLAIN, is_plain
 from rl_training.core.protocols import ExperienceSource, Explorer, Learner
 from rl_training.core.types import EnvSpec, State
 from rl_training.models.encoders import EncoderClass, chosen_encoder, encoder_names

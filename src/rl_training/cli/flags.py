@@ -15,6 +15,7 @@ import yaml
 
 from rl_training.config import TrainConfig, algorithm_config_class
 from rl_training.core.checked_config import whole_number
+from rl_training.core.env_wrappers import Wrappers, wrapper_texts
 from rl_training.core.errors import UserError
 from rl_training.core.other_names import here_called
 from rl_training.core.preprocessing import SETTINGS_OF
@@ -27,6 +28,7 @@ RUN_GROUPS = {
         "num_envs",
         "env_backend",
         "env_kwargs",
+        "env_wrappers",
         "max_episode_steps",
         "env_timeout",
         "rebuild_envs",
@@ -51,6 +53,8 @@ RUN_GROUPS = {
 
 MAPS = ("env_kwargs", "encoder_kwargs")
 """Settings that are maps: their flags take one line of YAML."""
+WRITTEN: dict[Any, Any] = {Schedule: str, Wrappers: tuple[str, ...]}
+"""How a flag writes settings that have forms of their own."""
 
 
 def chosen_env(env_id: str | None, env_factory: str | None) -> EnvFactory | str | None:
@@ -171,7 +175,7 @@ def _group(name: str, config_class: type, names: Any, values: Mapping[str, Any])
     defaults = {item.name: item for item in fields(config_class)}
     members: list[Any] = []
     for key in names:
-        kind: Any = str if key in MAPS or hints[key] == Schedule else hints[key]
+        kind: Any = WRITTEN.get(hints[key], hints[key]) if key not in MAPS else str
         annotated: Any = Annotated[kind, tyro.conf.arg(help=helps[key])]
         if key in values or key != "env_id":
             members.append((key, annotated, field(default=_default(key, values, defaults[key].default))))
@@ -188,6 +192,8 @@ def _default(key: str, values: Mapping[str, Any], default: Any) -> Any:
     value = values.get(key, default)
     if key.endswith("_schedule"):
         return schedule_text(value)
+    if key == "env_wrappers":
+        return wrapper_texts(value)
     return tuple(value) if isinstance(value, list) else value
 
 

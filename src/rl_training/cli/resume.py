@@ -29,7 +29,7 @@ class Resume:
     env_factory: str | None = None
     """Function that builds the run's environment, as module:function, if it was made by one."""
     trust_modules: bool = False
-    """Import the modules that the run of somebody else names: of its environment, its encoder and its schedules."""
+    """Import the modules that the run of somebody else names: of environment, wrappers, encoder and schedules."""
 
 
 def run(argv: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rl_training.core.checked_config import PLAIN, is_plain, plain
+from rl_training.core.plain import PLAIN, is_plain, plain
 
 
 def env_problems(config: Any) -> list[str]:

@@ -56,12 +56,18 @@ def named_object(name: str, setting: str) -> Any:
 
 
 def name_of(thing: Any) -> str | None:
-    """Return the `module:name` that leads back to a class or function; None if none does, as for a lambda."""
-    module, attribute = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    if not isinstance(module, str) or not isinstance(attribute, str):
+    """Return the `module:name` that leads back to a class or function; None if none does, as for a lambda.
+
+    Where packages around its module have it by the same name, it is called by the outermost of them, as users do.
+    """
+    home, attribute = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not isinstance(home, str) or not isinstance(attribute, str):
         return None
-    found: Any = sys.modules.get(module)
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
-    name = f"{module}:{attribute}"
-    return name if found is thing and is_name(name) else None
+    parts = home.split(".")
+    for module in (".".join(parts[: end + 1]) for end in range(len(parts))):
+        found: Any = sys.modules.get(module)
+        for part in attribute.split("."):
+            found = getattr(found, part, None)
+        if found is thing and is_name(f"{module}:{attribute}"):
+            return f"{module}:{attribute}"
+    return None

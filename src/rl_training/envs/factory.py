@@ -20,7 +20,7 @@ from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.images import ImagePreprocessing
 from rl_training.envs.masks import telling_masks
 from rl_training.envs.workers import WorkerVectorEnv
-from rl_training.envs.wrapping import limited
+from rl_training.envs.wrapping import limited, wrapped
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 EnvFactory: TypeAlias = Callable[..., Env]
@@ -130,12 +130,12 @@ def checked_factory(env: Any) -> EnvFactory:
 
 
 def _surrounded(cfg: TrainConfig, env: Env) -> Env:
-    """Return an environment with its time limit and its preprocessing; a limit counts what an agent does."""
+    """Return an environment with its time limit, wrappers and preprocessing; a limit counts what an agent does."""
     limit = cfg.max_episode_steps
     if cfg.preprocessing == "atari":  # below it a step is a frame
-        env = AtariPreprocessing(env, cfg)
+        env = AtariPreprocessing(wrapped(env, cfg), cfg)
         return env if limit is None else TimeLimit(env, limit)
-    return _preprocessed(cfg, env if limit is None else limited(env, limit))
+    return _preprocessed(cfg, wrapped(env if limit is None else limited(env, limit), cfg))
 
 
 def _preprocessed(cfg: TrainConfig, env: Env) -> Env:
@@ -188,6 +188,11 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
         raise UserError(
             f"environment '{cfg.env_id}' has no vector implementation of its own; use env_backend 'sync' or "
             f"'async'{newer}"
+        )
+    if cfg.env_wrappers:
+        raise UserError(
+            "env_wrappers are put around single environments, and env_backend 'native' has none; use env_backend "
+            "'sync' or 'async'"
         )
     if cfg.preprocessing == "image":
         raise UserError(

@@ -167,6 +167,7 @@ class Agent:
 
     def environment(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
         """Return what environments are built from; refuse, if its own cannot or may not be built here."""
+        self.permission.refuse_wrappers(self.config)
         if isinstance(env, str):
             return self.config.with_overrides(env_id=env), None
         if env is None and self.given.factory is None:

@@ -11,6 +11,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from rl_training.algorithms import ALGORITHMS, refuse_actions
 from rl_training.config import TrainConfig
+from rl_training.core.env_wrappers import Wrappers
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.generators import callers_generators_kept
 from rl_training.core.spaces import action_layout, observation_leaves, space_text
@@ -53,6 +54,7 @@ def check_env(
     env_kwargs: Mapping[str, Any] | None = None,
     seed: int = 0,
     *,
+    env_wrappers: Wrappers = (),
     max_episode_steps: int | None = None,
 ) -> EnvReport:
     """Return what is wrong with an environment, and what to know of it; nothing is written.
@@ -72,6 +74,7 @@ def check_env(
         algo="ppo",
         env_id=report.name,
         env_kwargs=dict(env_kwargs or {}),
+        env_wrappers=env_wrappers,
         max_episode_steps=max_episode_steps,
         seed=seed,
         num_envs=1,

@@ -29,7 +29,9 @@ def refuse_strangers(
     refuse_foreign_module(source, recorded, signed=own.signed, allowed=allowed)
     known = {"signed": own.signed, "trusted": trusted, "given": given.encoder is not None}
     refuse_foreign_encoder(source, settings.encoder, settings.encoder_kwargs, **known)
-    Permission(source, own.signed or trusted).refuse_schedules(own.config)
+    permission = Permission(source, own.signed or trusted)
+    permission.refuse_schedules(own.config)
+    permission.refuse_wrappers(own.config)
 
 
 def warn_of_differences(checkpoint: Checkpoint, config: TrainConfig) -> None:
