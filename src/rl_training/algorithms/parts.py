@@ -86,12 +86,15 @@ class Actor(Generic[PolicyT_co]):
 class StatefulLearner(Learner[Any], Protocol):
     """A learner whose state is grouped by file; `model` is all that acting needs.
 
-    `not_finite` names something learned that is nan or infinite, if there is any.
+    `not_finite` names something learned that is nan or infinite, if there is any. `learned_state` is networks and
+    weights alone, which `load_learned` puts into another course of learning.
     """
 
     def not_finite(self) -> str | None: ...
     def state_dict(self) -> dict[str, State]: ...
     def load_state_dict(self, state: Mapping[str, State]) -> None: ...
+    def learned_state(self) -> dict[str, State]: ...
+    def load_learned(self, state: Mapping[str, State]) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,26 @@ RUN_GROUPS = {
 }
 """How `--help` groups the run-level settings; a test says that each stands in exactly one group."""
 
+LAUNCH: tuple[tuple[str, Any, Any, str], ...] = (
+    ("config", str | None, None, "YAML file to start from; flags go on top."),
+    (
+        "start_from",
+        str | None,
+        None,
+        "A run, or a saved agent, whose weights and statistics the new run begins with, by its settings; flags go on "
+        "top. Optimizer, counters and random streams are new, and that run stays as it is.",
+    ),
+    (
+        "trust_modules",
+        bool,
+        False,
+        "With --start-from: import the modules that the run of somebody else names: of environment, wrappers, encoder "
+        "and schedules.",
+    ),
+    ("quiet", bool, False, "Print only the run folder."),
+)
+"""Flags of `train` that are no settings."""
+
 MAPS = ("env_kwargs", "encoder_kwargs")
 """Settings that are maps: their flags take one line of YAML."""
 WRITTEN: dict[Any, Any] = {Schedule: str, Wrappers: tuple[str, ...]}
@@ -100,12 +120,9 @@ def parse_train_flags(
     }
     inner = [item.name for item in fields(config_class)]
     groups[f"{algo} settings"] = _group(f"{algo} settings", config_class, inner, values.get("algorithm", {}))
-    # `config` is here for the help alone: whoever calls has read it and taken it out of `argv`
-    config_help = tyro.conf.arg(help="YAML file to start from; flags go on top.")
-    quiet_help = tyro.conf.arg(help="Print only the run folder.")
+    # all but `quiet` are here for the help alone: whoever calls has read them and taken them out of `argv`
     launch: list[Any] = [
-        ("config", Annotated[str | None, config_help], None),
-        ("quiet", Annotated[bool, quiet_help], False),
+        (name, Annotated[kind, tyro.conf.arg(help=text)], default) for name, kind, default, text in LAUNCH
     ]
     members = [(_identifier(name), kind) for name, kind in groups.items()]
     entry: Any = make_dataclass("Train", [*launch, *members], kw_only=True)
@@ -117,6 +134,34 @@ def parse_train_flags(
     settings = parsed[_identifier(f"{algo} settings")]
     settings["encoder_kwargs"] = yaml_map("encoder_kwargs", settings["encoder_kwargs"], "depth: 3")
     return {"quiet": parsed["quiet"], "config": {"algo": algo, **run_level, "algorithm": settings}}
+
+
+def named_settings(flags: Iterable[str]) -> set[str]:
+    """Return the settings that flags name.
+
+    >>> sorted(named_settings(["--env-id=X", "--no-normalize-obs", "--seed", "3"]))
+    ['env_id', 'normalize_obs', 'seed']
+    """
+    words = [flag.partition("=")[0] for flag in flags if flag.startswith("--")]
+    return {word.removeprefix("--").replace("-", "_").removeprefix("no_") for word in words}
+
+
+def taken_flag(flags: list[str], name: str, kind: str, example: str) -> tuple[str | None, list[str]]:
+    """Return the value of a flag that decides what other flags there are, and those flags."""
+    rest, found = list[str](), list[str]()
+    waiting = iter(flags)
+    for flag in waiting:
+        if flag.startswith(f"{name}="):
+            found.append(flag.partition("=")[2])
+        elif flag == name:
+            found.append(next(waiting, ""))
+        else:
+            rest.append(flag)
+    if "" in found:
+        raise UserError(f"{name} needs a {kind}; write {name} {example}")
+    if len(found) > 1:
+        raise UserError(f"{name} is given {len(found)} times; give one {kind}, and flags on top of it")
+    return (found[0] if found else None), rest
 
 
 def counts_of(config_class: type) -> list[str]:

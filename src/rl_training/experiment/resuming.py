@@ -51,4 +51,4 @@ def begun_with(origin: Origin, run_dir: Path, given: Given) -> Checkpoint | None
         return None
     if not origin.signed:
         raise UserError(f"{run_dir} has no checkpoint and is not signed by you; start it again")
-    return read_checkpoint(Path(origin.start_from))
+    return read_checkpoint(run_dir / origin.start_from)

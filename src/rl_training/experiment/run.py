@@ -31,6 +31,7 @@ from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.logging import EvaluationLog, MetricFiles
 from rl_training.experiment.metadata import Metadata
 from rl_training.experiment.snapshot import Snapshots, checked_state, parts_with_replay
+from rl_training.experiment.starting import Learned
 from rl_training.runtime.callbacks import (
     Callback,
     PauseTraining,
@@ -59,14 +60,11 @@ class Run:
     """Fills one run folder: `build_parts`, then `execute`."""
 
     def __init__(
-        self,
-        config: TrainConfig,
-        given: Given,
-        callbacks: Sequence[Callback],
-        console: Console,
+        self, config: TrainConfig, given: Given, callbacks: Sequence[Callback], console: Console
     ) -> None:
         self.config, self.given, self.console = config, given, console
         self.callbacks = [*config_callbacks(config), *callbacks]
+        self.learned: Learned | None = None
         self.restarts = 0
         self.files: MetricFiles | None = None
 
@@ -216,6 +214,8 @@ class Run:
     def _bring_back(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
             seed_global_generators(self.config.seed)
+            if self.learned is not None:
+                self.learned.put_into(self.config, self.parts, self.stepper)
             self.stepper.reset()
             return
         own, state = self._is_own(checkpoint), checkpoint.state

@@ -36,6 +36,7 @@ from rl_training.experiment.resuming import begun_with, refuse_strangers, warn_o
 from rl_training.experiment.run import Run, TrainResult
 from rl_training.experiment.run_folder import make_run_dir, newest_or_none, run_of
 from rl_training.experiment.snapshot import older_than
+from rl_training.experiment.starting import FOLDER, Learned
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
 
@@ -53,11 +54,13 @@ def train(
     encoder: EncoderClass | None = None,
     callbacks: Sequence[Callback] = (),
     start_from: str | PathLike[str] | None = None,
+    learned: Checkpoint | None = None,
     console: Console | None = None,
     arguments: Sequence[str] | None = None,
 ) -> TrainResult:
-    """Train in a new run folder; `start_from` is a checkpoint whose state the run begins with.
+    """Train in a new run folder; `start_from` is a checkpoint whose state the run begins with, its steps included.
 
+    A run that begins with what was `learned` elsewhere takes weights and statistics of that alone, and counts from 0.
     `algorithm` is the class whose builders make the parts, by default the table's entry; `factory` builds an
     environment, by default Gymnasium does; `encoder` is a class, by default the one that the setting names.
     """
@@ -65,30 +68,57 @@ def train(
     checkpoint = read_given(start_from) if start_from is not None else None
     if checkpoint is not None:
         check_algorithm(checkpoint, given)
+    begin = Learned.of(learned) if learned is not None else None
+    if begin is not None:
+        begin.check(config, given)
     choose_device(config.device)
     check_tracker(config)
     console = console or Console()
-    config = _masks_of(given.named_in(config), given, checkpoint, console.notice)
+    config = _masks_of(given.named_in(config), given, checkpoint or learned, console.notice)
     config = settle_rebuilding(config, factory, console.notice)
     with _threads(config), _environments(config, factory) as stepper:
-        if not stepper.resumable:
-            console.notice(NOT_RESUMABLE)
-        if (hint := raw_game_hint(config, stepper.env)) is not None:
-            console.notice(hint)
-        for key in flattened_images(config, stepper.spec):
-            console.notice(
-                f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, and encoder 'flat' "
-                "makes numbers side by side of it; encoder 'auto' takes a CNN"
-            )
-        for remark in config.algorithm.remarks(config.total_timesteps, config.num_envs):
-            console.notice(remark)
+        _give_notice(config, stepper, console)
         run = Run(config, given, callbacks, console)
         run.build_parts(stepper.spec, checkpoint, notice=console.notice)
         # last of all: bad input leaves no folder
-        run_dir = make_run_dir(config, start_from=checkpoint.path if checkpoint else None, given=given)
-        metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
+        run_dir = _begun(run, begin, checkpoint, stepper)
+        record = begin.record if begin is not None else None
+        metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments), record)
+        if begin is not None:
+            console.notice(begin.notice)
         with RunLock(run_dir):
             return run.execute(run_dir, metadata, stepper, checkpoint)
+
+
+def _give_notice(config: TrainConfig, stepper: VectorStepper, console: Console) -> None:
+    """Say what is worth knowing before a run of this config begins."""
+    if not stepper.resumable:
+        console.notice(NOT_RESUMABLE)
+    if (hint := raw_game_hint(config, stepper.env)) is not None:
+        console.notice(hint)
+    for key in flattened_images(config, stepper.spec):
+        console.notice(
+            f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, and encoder 'flat' "
+            "makes numbers side by side of it; encoder 'auto' takes a CNN"
+        )
+    for remark in config.algorithm.remarks(config.total_timesteps, config.num_envs):
+        console.notice(remark)
+
+
+def _begun(run: Run, begin: Learned | None, checkpoint: Checkpoint | None, stepper: VectorStepper) -> Path:
+    """Return the folder of a run that is about to begin, perhaps with what was learned elsewhere."""
+    config, given = run.config, run.given
+    if begin is None:
+        return make_run_dir(config, start_from=checkpoint.path.resolve() if checkpoint else None, given=given)
+    run.learned = begin
+    begin.put_into(config, run.parts, stepper)
+    return make_run_dir(
+        config,
+        start_from=Path(FOLDER),
+        given=given,
+        started_from=begin.record,
+        fill=lambda folder: begin.write(folder, config, run.parts, run.facts),
+    )
 
 
 def resume(
@@ -115,17 +145,16 @@ def resume(
     refuse_strange_files(run_dir)
     with RunLock(run_dir):
         recover_aside(run_dir / "checkpoints")
-        named = Path(path).resolve() != run_dir.resolve()  # a checkpoint asked for by name is used or refused
-        checkpoint = read_checkpoint(find_checkpoint(path)) if named else newest_or_none(run_dir)
+        # a checkpoint asked for by name is used or refused
+        home = run_dir if Path(path).resolve() == run_dir.resolve() else None
+        checkpoint = newest_or_none(run_dir) if home else read_checkpoint(find_checkpoint(path))
         own, previous = checkpoint or read_origin(run_dir), read_metadata(run_dir)
-        refuse_strangers(
-            checkpoint.path if checkpoint else run_dir, own, env_id, given, trusted=trust_modules
-        )
+        source = checkpoint.path if checkpoint else run_dir
+        refuse_strangers(source, own, env_id, given, trusted=trust_modules)
         extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
         config = given.named_in(own.config.with_overrides(max_time=max_time, **extension))
         if checkpoint is not None:
             check_algorithm(checkpoint, given)
-            home = None if named else run_dir
             checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
             if extension:
                 checkpoint = _extended(checkpoint, config)
@@ -133,11 +162,13 @@ def resume(
         with _threads(config), _environments(config, factory) as stepper:
             start = begun_with(own, run_dir, given) if isinstance(own, Origin) else checkpoint
             run = Run(config, given, callbacks, console)
+            record = own.started_from if isinstance(own, Origin) else None
+            if record is not None and start is not None:
+                run.learned, start = Learned(start, record), None
             start = run.build_parts(
-                stepper.spec, start, own=checkpoint is not None,
-                fall_back_in=None if named else run_dir, notice=console.notice,
-            )  # fmt: skip
-            metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
+                stepper.spec, start, own=checkpoint is not None, fall_back_in=home, notice=console.notice
+            )
+            metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments), record)
             metadata.resumed(previous, start.progress.timesteps if start else 0)
             return run.execute(run_dir, metadata, stepper, start)
 
