@@ -123,6 +123,9 @@ class TrainConfig(CheckedConfig):
     """Environment steps between evaluations; 0 evaluates at the end only."""
     num_eval_episodes: int = 10
     """Episodes per evaluation."""
+    best_by: Literal["reward", "success"] = "reward"
+    """What makes an evaluation the best: its mean return, or the part of its episodes that say is_success; among equal
+    parts the mean return decides."""
     eval_deterministic: bool = True
     """Evaluate the most likely action instead of a sampled one."""
     max_eval_episode_steps: int = 30_000

@@ -41,6 +41,7 @@ RUN_GROUPS = {
     "evaluation and checkpoints": (
         "eval_every_timesteps",
         "num_eval_episodes",
+        "best_by",
         "eval_deterministic",
         "max_eval_episode_steps",
         "checkpoint_every_timesteps",

@@ -32,14 +32,7 @@ from rl_training.experiment.logging import EvaluationLog, MetricFiles
 from rl_training.experiment.metadata import Metadata
 from rl_training.experiment.snapshot import Snapshots, checked_state, parts_with_replay
 from rl_training.experiment.starting import Learned
-from rl_training.runtime.callbacks import (
-    Callback,
-    PauseTraining,
-    StopAtReward,
-    StopOnPlateau,
-    TimeLimit,
-    TrainingContext,
-)
+from rl_training.runtime.callbacks import Callback, PauseTraining, TrainingContext, config_callbacks
 from rl_training.runtime.sampler import LocalSampler
 from rl_training.runtime.trainer import Cadence, Trainer, columns_of
 
@@ -178,6 +171,7 @@ class Run:
             logger=self,
             evaluate=evaluate,
             save_checkpoint=self.save,
+            best_by=config.best_by,
             callbacks=[*self.callbacks, log, self.console, interrupts],
         )
 
@@ -306,15 +300,3 @@ class Run:
         self.metadata.finish(ending, stop_reason=reason, metrics=metrics)
         assert self.snapshots.last is not None
         return TrainResult(self.run_dir, self.snapshots.last, metrics, reason, trainer.paused)
-
-
-def config_callbacks(config: TrainConfig) -> list[Callback]:
-    """Return the stops that the config asks for."""
-    found: list[Callback] = []
-    if config.stop_at_reward is not None:
-        found.append(StopAtReward(config.stop_at_reward))
-    if config.stop_after_stale_evals is not None:
-        found.append(StopOnPlateau(config.stop_after_stale_evals))
-    if config.max_time is not None:
-        found.append(TimeLimit(config.max_time))
-    return found
