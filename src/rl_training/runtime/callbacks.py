@@ -150,7 +150,10 @@ class StopOnPlateau(Callback):
 
     def state_dict(self) -> State:
         """Return the best mean return (None before the first), its success rate if that counts, and the count."""
-        return {"best": self._best.reward, "best_success": self._best.told_success, "stale": self.stale}
+        rate = self._best.told_success
+        return {"best": self._best.reward, "stale": self.stale} | (
+            {} if rate is None else {"best_success": rate}
+        )
 
     def load_state_dict(self, state: State) -> None:
         """Go on counting."""
