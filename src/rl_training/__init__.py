@@ -10,7 +10,7 @@ from rl_training.version import __version__
 # `python -m` reads this file while it would take a `typing.py` out of the working folder
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     import gymnasium
@@ -50,11 +50,15 @@ def check_env(
     env: "gymnasium.Env[Any, Any] | EnvFactory | str",
     env_kwargs: "Mapping[str, Any] | None" = None,
     seed: int = 0,
+    *,
+    env_wrappers: "Sequence[Any]" = (),
+    max_episode_steps: "int | None" = None,
 ) -> "EnvReport":
     """Return every problem of an environment at once, and what to know of it: `print(check_env("CartPole-v1"))`.
 
-    `env` is an id, a function that builds one, or one itself, which then cannot be compared with a fresh one.
+    `env` is an id, a function that builds one, or one itself, which then cannot be compared with a fresh one;
+    `env_wrappers` and `max_episode_steps` are as in a run's settings.
     """
     from rl_training.experiment.env_check import check_env as check
 
-    return check(env, env_kwargs, seed)
+    return check(env, env_kwargs, seed, env_wrappers=env_wrappers, max_episode_steps=max_episode_steps)

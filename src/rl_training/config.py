@@ -13,8 +13,11 @@ from typing import Any, Literal, Self
 
 import yaml
 
-from rl_training.core.checked_config import PLAIN, CheckedConfig, is_plain
+from rl_training.core.checked_config import CheckedConfig
+from rl_training.core.env_settings import env_problems
+from rl_training.core.env_wrappers import Wrappers
 from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.plain import plain
 from rl_training.core.preprocessing import USUAL_FRAMES, Frames, preprocessing_problems, resolved_frames
 from rl_training.core.presets import find_config
 from rl_training.core.strict_yaml import read_yaml
@@ -79,6 +82,10 @@ class TrainConfig(CheckedConfig):
     """In this process, one process each with shared memory, or the environment's own vector implementation."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the environment's constructor, as a YAML map."""
+    env_wrappers: Wrappers = ()
+    """Wrappers around each environment, innermost first: module:Wrapper, or {module:Wrapper: {argument: value}}."""
+    max_episode_steps: int | None = None
+    """Steps after which an episode is truncated, in the place of the environment's own time limit."""
     env_timeout: float = 300.0
     """Seconds a worker of the async backend may take for one step before it counts as hung."""
     rebuild_envs: Literal["auto", "on", "off"] = "auto"
@@ -116,6 +123,9 @@ class TrainConfig(CheckedConfig):
     """Environment steps between evaluations; 0 evaluates at the end only."""
     num_eval_episodes: int = 10
     """Episodes per evaluation."""
+    best_by: Literal["reward", "success"] = "reward"
+    """What makes an evaluation the best: its mean return, or the part of its episodes that say is_success; among equal
+    parts the mean return decides."""
     eval_deterministic: bool = True
     """Evaluate the most likely action instead of a sampled one."""
     max_eval_episode_steps: int = 30_000
@@ -164,28 +174,22 @@ class TrainConfig(CheckedConfig):
         found = [
             *self.not_positive("total_timesteps", "num_eval_episodes", "keep_checkpoints"),
             *self.negative("seed", "eval_every_timesteps", "checkpoint_every_timesteps", "max_restarts"),
-            *self.not_positive("log_every_timesteps", "env_timeout", "max_eval_episode_steps"),
+            *self.not_positive("log_every_timesteps", "max_eval_episode_steps"),
             *self.outside("num_threads", 1, 1024),
             *self.outside("num_envs", 1, 2**16),
         ]
         for name in ("stop_after_stale_evals", "max_time"):
             if getattr(self, name) is not None:
                 found += self.not_positive(name)
-        if not is_plain(_plain(self.env_kwargs)):
-            found.append(f"env_kwargs cannot be saved as they are; use {PLAIN}")
         if "\0" in self.output_dir:
             found.append(f"output_dir is {self.output_dir!r}; no path holds the character \\0")
-        if self.env_timeout > 10**8:
-            found.append(
-                f"env_timeout is {self.env_timeout:g}; use at most {10**8:,} seconds, which is three years"
-            )
-        if not self.env_id:
-            found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
         if self.preprocessing == "atari" and self.algorithm.image_channels != "auto":
             found.append(
                 "image_channels is given, but preprocessing 'atari' makes its own frames; leave it out"
             )
-        return found + preprocessing_problems(self) + self.algorithm.problems(self.num_envs)
+        return (
+            found + env_problems(self) + preprocessing_problems(self) + self.algorithm.problems(self.num_envs)
+        )
 
     @property
     def frames(self) -> Frames:
@@ -212,7 +216,7 @@ class TrainConfig(CheckedConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, every setting resolved."""
-        return typing.cast(dict[str, Any], _plain(asdict(self)))
+        return typing.cast(dict[str, Any], plain(asdict(self)))
 
     def to_yaml(self) -> str:
         """Return the resolved config as YAML that `load_config` reads back to an equal one."""
@@ -301,9 +305,3 @@ def _unknown_setting(key: str, run_level: set[str], inner: set[str]) -> str:
     if key in run_level:
         return f"unknown key 'algorithm.{key}'; it is a setting of the run: write it at the top level"
     return f"unknown key 'algorithm.{key}'{did_you_mean(key, [*inner, *run_level])}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -12,23 +12,23 @@ from rl_training.algorithms.optim import FlatOptimizer
 from support.configs import tiny_config
 
 SOURCE = Path(rl_training.__file__).parent
-PPO_HOPS = ["learn", "train", "execute", "fit", "update", "_train_minibatch", "minimize"]
+PPO_HOPS = ["learn", "train", "execute", "fit", "update", "_train_minibatch", "descend"]
 LONGEST_FUNCTION, LARGEST_FILE = 50, 320
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_functions_entered_between_learn_and_the_optimizer(algo, tmp_path, monkeypatch):
     seen: list[list[str]] = []
-    minimize = FlatOptimizer.minimize
+    descend = FlatOptimizer.descend
 
     def counted(self, loss, learning_rate):
         if not seen:
             frames = inspect.stack(context=0)
             ours = [frame for frame in frames if Path(frame.filename).is_relative_to(SOURCE)]
-            seen.append([*(frame.function for frame in reversed(ours)), "minimize"])
-        return minimize(self, loss, learning_rate)
+            seen.append([*(frame.function for frame in reversed(ours)), "descend"])
+        return descend(self, learning_rate)
 
-    monkeypatch.setattr(FlatOptimizer, "minimize", counted)
+    monkeypatch.setattr(FlatOptimizer, "descend", counted)
     ALGORITHMS[algo](tiny_config(algo, tmp_path)).learn()
     assert len(seen[0]) <= len(PPO_HOPS), seen[0]
     if algo == "ppo":

@@ -435,6 +435,7 @@ COUNTING = {
     "normalize_obs": True, "normalize_reward": True, "eval_every_timesteps": 7, "num_eval_episodes": 7,
     "eval_deterministic": False, "max_eval_episode_steps": 7, "stop_at_reward": 7.0, "stop_after_stale_evals": 7,
     "algorithm": PPOConfig(gamma=0.7), "preprocessing": "atari", "use_action_masks": "off",
+    "max_episode_steps": 7, "env_wrappers": ("a:B",), "best_by": "success",
 }  # fmt: skip
 ATARI_COUNTING = {
     "image_size": 42, "grayscale": False, "frame_stack": 2, "noop_max": 7, "frame_skip": 2, "max_pool": False,

@@ -16,7 +16,7 @@ from rl_training.algorithms.on_policy import (
 )
 from rl_training.algorithms.optim import FlatRMSprop
 from rl_training.algorithms.parts import Actor, BuildContext
-from rl_training.core.schedules import ScheduleName
+from rl_training.core.schedules import Schedule
 from rl_training.core.spaces import ANY_ACTION
 from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
@@ -31,8 +31,9 @@ class A2CConfig(ActorCriticConfig):
     """Steps per environment in one rollout."""
     learning_rate: float = 7e-4
     """Step size of RMSprop at the start."""
-    learning_rate_schedule: ScheduleName = "constant"
-    """How the learning rate falls to 0 over the run."""
+    learning_rate_schedule: Schedule = "constant"
+    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
+    [fraction, factor] pairs, or module:function from the fraction to the factor."""
     gae_lambda: float = 1.0
     """Trace of the advantage estimate, in [0, 1]: 0 is one step, 1 is the whole rollout."""
     normalize_advantage: bool = False

@@ -62,6 +62,8 @@ class Algorithm:
         self._run_dir: PathLike[str] | None = None
         """Of the last run: its last checkpoint is read when the agent is asked for."""
         self._unfinished: PathLike[str] | None = None
+        self._begins_anew = False
+        """Its agent's weights are what the first run begins with, and not where it goes on."""
 
     @staticmethod
     def build_actor(settings: Any, context: BuildContext) -> Actor[Any]:
@@ -103,6 +105,7 @@ class Algorithm:
         """
         from rl_training.experiment import runs
         from rl_training.experiment.console import python_console
+        from rl_training.experiment.starting import beginning
 
         follow = runs.Follow(self._become)
         callbacks = [follow, *callbacks]
@@ -119,9 +122,14 @@ class Algorithm:
                 if start_from is not None:
                     begun = self.agent.timesteps
                     self.agent.environment()  # a loaded agent may know no environment, or one of somebody else's
+                    self.agent.permission.refuse_schedules(self.config)
                 budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
                 config = self.config.with_overrides(total_timesteps=begun + budget)
-                result = runs.train(config, callbacks=callbacks, start_from=start_from, **parts)
+                if self._begins_anew and self._run_dir is None:
+                    config, learned = beginning(self.agent, config.with_overrides(total_timesteps=budget))
+                    result = runs.train(config, callbacks=callbacks, learned=learned, **parts)
+                else:
+                    result = runs.train(config, callbacks=callbacks, start_from=start_from, **parts)
             paused = result.paused
             self._unfinished = result.run_dir if paused else None  # perhaps before its first checkpoint
         finally:
@@ -204,6 +212,17 @@ class Algorithm:
         model = face(agent.config, env=agent.given.factory, encoder=encoder)
         assert isinstance(model, cls)
         model._become(agent)
+        return model
+
+    @classmethod
+    def start_from(cls, path: str | PathLike[str], **options: Any) -> Self:
+        """Return a model that begins a new run with what the agent at `path` has learned, by its settings.
+
+        It takes what `load` takes, and predicts as that does; but where a loaded model goes on, `learn` begins here
+        with a new optimizer, counters and random streams: `PPO.start_from("runs/RUN", learning_rate=1e-4).learn()`.
+        """
+        model = cls.load(path, **options)
+        model._begins_anew = True
         return model
 
     @property

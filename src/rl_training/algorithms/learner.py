@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
-from rl_training.core.state import Owners, gather, not_finite, scatter
+from rl_training.core.state import Owners, gather, learned, not_finite, scatter
 from rl_training.core.types import Measured, Metrics, Numbers, State
 from rl_training.models.encoders import encoder_name
 from rl_training.models.encoders.checking import learns_from_one_row
@@ -32,6 +32,14 @@ class BaseLearner:
     def load_state_dict(self, state: Mapping[str, State]) -> None:
         """Restore everything in place."""
         scatter(self.owners, state)
+
+    def learned_state(self) -> dict[str, State]:
+        """Return networks and weights alone, as live tensors."""
+        return gather(learned(self.owners))
+
+    def load_learned(self, state: Mapping[str, State]) -> None:
+        """Take over networks and weights in place, and nothing else."""
+        scatter(learned(self.owners), state)
 
     def not_finite(self) -> str | None:
         """Return the name of something learned that is nan or infinite, if there is any."""

@@ -9,7 +9,7 @@ from rl_training.algorithms.learner import BaseLearner, as_metrics, refuse_singl
 from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
 from rl_training.config import AlgorithmConfig
 from rl_training.core.masks import stored_space
-from rl_training.core.schedules import ScheduleName, scheduled
+from rl_training.core.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import REPLAY, numpy_generator
 from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
@@ -25,8 +25,9 @@ class ReplayConfig(AlgorithmConfig):
 
     learning_rate: float = 3e-4
     """Step size of Adam at the start."""
-    learning_rate_schedule: ScheduleName = "constant"
-    """How the learning rate falls to 0 over the run."""
+    learning_rate_schedule: Schedule = "constant"
+    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
+    [fraction, factor] pairs, or module:function from the fraction to the factor."""
     buffer_size: int = 1_000_000
     """Transitions that are remembered; the newest replace the oldest."""
     batch_size: int = 256
@@ -92,7 +93,7 @@ class OffPolicyLearner(BaseLearner):
         self.device = actor.policy.device
         self._inputs_of = actor.policy.inputs_of
         refuse_single_rows(actor.policy, config.batch_size, "use a larger batch_size")
-        self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
+        self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
         self._batch_size = config.batch_size
         self.owners = {"model": actor.policy, "learner/explorer": actor.explorer}
 
@@ -103,7 +104,7 @@ class OffPolicyLearner(BaseLearner):
 
     def learning_rate(self, progress: Progress) -> Tensor:
         """Return the step size at this point of the run."""
-        return scalar(scheduled(self._rate, self._schedule, progress.fraction))
+        return scalar(self._rate.at(progress.fraction))
 
     def update(self, batch: Transitions, progress: Progress) -> UpdateResult:
         """Train on rows [K * B] of K batches, one after the other."""

@@ -13,7 +13,7 @@ from rl_training.algorithms.optim import FlatOptimizer
 from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
 from rl_training.config import AlgorithmConfig
 from rl_training.core.masks import stored_space
-from rl_training.core.schedules import ScheduleName, scheduled
+from rl_training.core.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import ACTIONS, numpy_generator
 from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
@@ -32,8 +32,9 @@ class ActorCriticConfig(AlgorithmConfig):
     """Steps per environment in one rollout."""
     learning_rate: float = 3e-4
     """Step size at the start."""
-    learning_rate_schedule: ScheduleName = "constant"
-    """How the learning rate falls to 0 over the run."""
+    learning_rate_schedule: Schedule = "constant"
+    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
+    [fraction, factor] pairs, or module:function from the fraction to the factor."""
     gamma: float = 0.99
     """Discount per step, in [0, 1]."""
     gae_lambda: float = 0.95
@@ -124,13 +125,13 @@ class OnPolicyLearner(BaseLearner):
         self.update_path = self.objective.path
         rows = config.num_steps * actor.policy.spec.num_envs
         refuse_single_rows(actor.policy, config.smallest_batch(rows), config.larger_batches(rows))
-        self._rate, self._schedule = config.learning_rate, config.learning_rate_schedule
+        self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
         self.moded = () if actor.policy.encoding.encoder is None else (actor.policy.network,)
         self.owners = {"model": actor.policy, "optimizer": optimizer, "learner/explorer": actor.explorer}
 
     def learning_rate(self, progress: Progress) -> Tensor:
         """Return the step size at this point of the run."""
-        return scalar(scheduled(self._rate, self._schedule, progress.fraction))
+        return scalar(self._rate.at(progress.fraction))
 
     def prepared(self, batch: RolloutBatch) -> RolloutBatch:
         """Return the rollout where the network reads it, with the network's inputs in place of observations."""

@@ -7,8 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from rl_training.config import AlgorithmConfig
-from rl_training.core.checked_config import PLAIN, is_plain
 from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.plain import PLAIN, is_plain
 from rl_training.core.protocols import ExperienceSource, Explorer, Learner
 from rl_training.core.types import EnvSpec, State
 from rl_training.models.encoders import EncoderClass, chosen_encoder, encoder_names
@@ -86,8 +86,8 @@ class Actor(Generic[PolicyT_co]):
 class StatefulLearner(Learner[Any], Protocol):
     """A learner whose state is grouped by file; `model` is all that acting needs.
 
-    `not_finite` names something learned that is nan or infinite, if there is any; `update_path` says how gradients are
-    found.
+    `not_finite` names something learned that is nan or infinite, if there is any. `learned_state` is networks and
+    weights alone, which `load_learned` puts into another course of learning. `update_path` says how gradients are found.
     """
 
     @property
@@ -96,6 +96,8 @@ class StatefulLearner(Learner[Any], Protocol):
     def not_finite(self) -> str | None: ...
     def state_dict(self) -> dict[str, State]: ...
     def load_state_dict(self, state: Mapping[str, State]) -> None: ...
+    def learned_state(self) -> dict[str, State]: ...
+    def load_learned(self, state: Mapping[str, State]) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from rl_training.algorithms.on_policy import (
 )
 from rl_training.algorithms.optim import FlatAdam
 from rl_training.algorithms.parts import Actor, BuildContext
-from rl_training.core.schedules import ScheduleName, scheduled
+from rl_training.core.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import MINIBATCHES, numpy_generator
 from rl_training.core.spaces import ANY_ACTION
 from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
@@ -38,8 +38,8 @@ class PPOConfig(ActorCriticConfig):
     """Passes over each rollout."""
     clip_coef: float = 0.2
     """How far the probability ratio may move from 1 before its gradient is cut."""
-    clip_coef_schedule: ScheduleName = "constant"
-    """How clip_coef falls to 0 over the run."""
+    clip_coef_schedule: Schedule = "constant"
+    """How clip_coef moves over the run, written as learning_rate_schedule is."""
     clip_vloss: bool = False
     """Also clip the value's change to clip_coef, and take the larger of both errors."""
     target_kl: float | None = None
@@ -170,15 +170,15 @@ class PPOLearner(OnPolicyLearner):
     ) -> None:
         self.config = config
         self.minibatch_rng = minibatch_rng
+        self._clip_coef = ScheduledSetting("clip_coef", config.clip_coef, config.clip_coef_schedule)
         optimizer = FlatAdam(actor.policy.parameters(), max_grad_norm=config.max_grad_norm)
         super().__init__(config, actor, optimizer, loss=ppo_loss, gradient=ppo_gradient)
         self.owners = {**self.owners, "learner/minibatch_rng": minibatch_rng}
 
     def update(self, batch: RolloutBatch, progress: Progress) -> UpdateResult:
         """Train on one rollout [T * N]; return metrics averaged over its minibatches."""
-        config = self.config
         learning_rate = self.learning_rate(progress)
-        clip_coef = scheduled(config.clip_coef, config.clip_coef_schedule, progress.fraction)
+        clip_coef = self._clip_coef.at(progress.fraction)
         history: list[Measured] = []
         with self.learning():
             for rows in self._minibatches(self.prepared(batch)):

@@ -20,6 +20,10 @@ class CheckEnv:
     """Function that builds the environment, as module:function."""
     env_kwargs: str = "{}"
     """Arguments for its constructor, as a YAML map."""
+    env_wrappers: tuple[str, ...] = ()
+    """Wrappers around it, innermost first: module:Wrapper, or {module:Wrapper: {argument: value}}."""
+    max_episode_steps: int | None = None
+    """Steps after which an episode is truncated, in the place of its own time limit."""
     seed: int = 0
     """Seed of its episodes."""
 
@@ -32,6 +36,12 @@ def run(argv: list[str]) -> int:
         raise UserError(
             "check-env needs an environment: rl-training check-env CartPole-v1, or --env-factory module:function"
         )
-    report = check_env(env, yaml_map("env_kwargs", flags.env_kwargs, "max_episode_steps: 50"), flags.seed)
+    report = check_env(
+        env,
+        yaml_map("env_kwargs", flags.env_kwargs, "gravity: 9.8"),
+        flags.seed,
+        env_wrappers=flags.env_wrappers,
+        max_episode_steps=flags.max_episode_steps,
+    )
     print(printable(report))
     return 0 if report.ok else 2

@@ -32,7 +32,7 @@ class Eval:
     env_factory: str | None = None
     """Function that builds the environment to play in, as module:function."""
     trust_modules: bool = False
-    """Import the modules that the run of somebody else names as its environment's and its encoder's."""
+    """Import the modules that the run of somebody else names: of environment, wrappers, encoder and schedules."""
 
 
 def run(argv: list[str]) -> int:

@@ -15,9 +15,11 @@ import yaml
 
 from rl_training.config import TrainConfig, algorithm_config_class
 from rl_training.core.checked_config import whole_number
+from rl_training.core.env_wrappers import Wrappers, wrapper_texts
 from rl_training.core.errors import UserError
 from rl_training.core.other_names import here_called
 from rl_training.core.preprocessing import SETTINGS_OF
+from rl_training.core.schedules import Schedule, schedule_text
 from rl_training.envs.factory import EnvFactory, named_factory
 
 RUN_GROUPS = {
@@ -26,6 +28,8 @@ RUN_GROUPS = {
         "num_envs",
         "env_backend",
         "env_kwargs",
+        "env_wrappers",
+        "max_episode_steps",
         "env_timeout",
         "rebuild_envs",
         "max_restarts",
@@ -37,6 +41,7 @@ RUN_GROUPS = {
     "evaluation and checkpoints": (
         "eval_every_timesteps",
         "num_eval_episodes",
+        "best_by",
         "eval_deterministic",
         "max_eval_episode_steps",
         "checkpoint_every_timesteps",
@@ -47,8 +52,30 @@ RUN_GROUPS = {
 }
 """How `--help` groups the run-level settings; a test says that each stands in exactly one group."""
 
+LAUNCH: tuple[tuple[str, Any, Any, str], ...] = (
+    ("config", str | None, None, "YAML file to start from; flags go on top."),
+    (
+        "start_from",
+        str | None,
+        None,
+        "A run, or a saved agent, whose weights and statistics the new run begins with, by its settings; flags go on "
+        "top. Optimizer, counters and random streams are new, and that run stays as it is.",
+    ),
+    (
+        "trust_modules",
+        bool,
+        False,
+        "With --start-from: import the modules that the run of somebody else names: of environment, wrappers, encoder "
+        "and schedules.",
+    ),
+    ("quiet", bool, False, "Print only the run folder."),
+)
+"""Flags of `train` that are no settings."""
+
 MAPS = ("env_kwargs", "encoder_kwargs")
 """Settings that are maps: their flags take one line of YAML."""
+WRITTEN: dict[Any, Any] = {Schedule: str, Wrappers: tuple[str, ...]}
+"""How a flag writes settings that have forms of their own."""
 
 
 def chosen_env(env_id: str | None, env_factory: str | None) -> EnvFactory | str | None:
@@ -94,12 +121,9 @@ def parse_train_flags(
     }
     inner = [item.name for item in fields(config_class)]
     groups[f"{algo} settings"] = _group(f"{algo} settings", config_class, inner, values.get("algorithm", {}))
-    # `config` is here for the help alone: whoever calls has read it and taken it out of `argv`
-    config_help = tyro.conf.arg(help="YAML file to start from; flags go on top.")
-    quiet_help = tyro.conf.arg(help="Print only the run folder.")
+    # all but `quiet` are here for the help alone: whoever calls has read them and taken them out of `argv`
     launch: list[Any] = [
-        ("config", Annotated[str | None, config_help], None),
-        ("quiet", Annotated[bool, quiet_help], False),
+        (name, Annotated[kind, tyro.conf.arg(help=text)], default) for name, kind, default, text in LAUNCH
     ]
     members = [(_identifier(name), kind) for name, kind in groups.items()]
     entry: Any = make_dataclass("Train", [*launch, *members], kw_only=True)
@@ -107,10 +131,38 @@ def parse_train_flags(
     counts = {name for kind in (TrainConfig, config_class) for name in counts_of(kind)}
     parsed = asdict(parse(omit_prefixes[entry], with_whole_numbers(argv, counts), prog, description))
     run_level = {key: value for name in RUN_GROUPS for key, value in parsed[_identifier(name)].items()}
-    run_level["env_kwargs"] = yaml_map("env_kwargs", run_level["env_kwargs"], "max_episode_steps: 50")
+    run_level["env_kwargs"] = yaml_map("env_kwargs", run_level["env_kwargs"], "gravity: 9.8")
     settings = parsed[_identifier(f"{algo} settings")]
     settings["encoder_kwargs"] = yaml_map("encoder_kwargs", settings["encoder_kwargs"], "depth: 3")
     return {"quiet": parsed["quiet"], "config": {"algo": algo, **run_level, "algorithm": settings}}
+
+
+def named_settings(flags: Iterable[str]) -> set[str]:
+    """Return the settings that flags name.
+
+    >>> sorted(named_settings(["--env-id=X", "--no-normalize-obs", "--seed", "3"]))
+    ['env_id', 'normalize_obs', 'seed']
+    """
+    words = [flag.partition("=")[0] for flag in flags if flag.startswith("--")]
+    return {word.removeprefix("--").replace("-", "_").removeprefix("no_") for word in words}
+
+
+def taken_flag(flags: list[str], name: str, kind: str, example: str) -> tuple[str | None, list[str]]:
+    """Return the value of a flag that decides what other flags there are, and those flags."""
+    rest, found = list[str](), list[str]()
+    waiting = iter(flags)
+    for flag in waiting:
+        if flag.startswith(f"{name}="):
+            found.append(flag.partition("=")[2])
+        elif flag == name:
+            found.append(next(waiting, ""))
+        else:
+            rest.append(flag)
+    if "" in found:
+        raise UserError(f"{name} needs a {kind}; write {name} {example}")
+    if len(found) > 1:
+        raise UserError(f"{name} is given {len(found)} times; give one {kind}, and flags on top of it")
+    return (found[0] if found else None), rest
 
 
 def counts_of(config_class: type) -> list[str]:
@@ -169,7 +221,7 @@ def _group(name: str, config_class: type, names: Any, values: Mapping[str, Any])
     defaults = {item.name: item for item in fields(config_class)}
     members: list[Any] = []
     for key in names:
-        kind: Any = str if key in MAPS else hints[key]
+        kind: Any = WRITTEN.get(hints[key], hints[key]) if key not in MAPS else str
         annotated: Any = Annotated[kind, tyro.conf.arg(help=helps[key])]
         if key in values or key != "env_id":
             members.append((key, annotated, field(default=_default(key, values, defaults[key].default))))
@@ -184,6 +236,10 @@ def _default(key: str, values: Mapping[str, Any], default: Any) -> Any:
     if key in MAPS:
         return yaml.safe_dump(values.get(key, {}), default_flow_style=True).strip()
     value = values.get(key, default)
+    if key.endswith("_schedule"):
+        return schedule_text(value)
+    if key == "env_wrappers":
+        return wrapper_texts(value)
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -1,12 +1,17 @@
 """`rl-training resume`: go on with a run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 import tyro
 
-from rl_training.cli.flags import counts_of, parse, with_whole_numbers
+from rl_training.algorithms import ALGORITHMS
+from rl_training.cli.flags import counts_of, named_settings, parse, with_whole_numbers
 from rl_training.cli.train import print_result
+from rl_training.config import TrainConfig
+from rl_training.core.checked_config import CheckedConfig
+from rl_training.core.errors import UserError
+from rl_training.core.other_names import here_called
 from rl_training.envs.factory import named_factory
 from rl_training.experiment.console import make_console
 from rl_training.experiment.runs import resume
@@ -14,7 +19,11 @@ from rl_training.experiment.runs import resume
 
 @dataclass
 class Resume:
-    """Go on with a run from its last checkpoint, exactly as if it had not been interrupted."""
+    """Go on with a run from its last checkpoint, exactly as if it had not been interrupted.
+
+    Its settings stay as they are, but for its length. To change others, begin a new run with what it has learned:
+    rl-training train --start-from RUN --learning-rate 1e-4
+    """
 
     run: Annotated[str, tyro.conf.Positional]
     """A run folder, or a checkpoint of one."""
@@ -29,11 +38,12 @@ class Resume:
     env_factory: str | None = None
     """Function that builds the run's environment, as module:function, if it was made by one."""
     trust_modules: bool = False
-    """Import the modules that the run of somebody else names as its environment's and its encoder's."""
+    """Import the modules that the run of somebody else names: of environment, wrappers, encoder and schedules."""
 
 
 def run(argv: list[str]) -> int:
     """Parse the flags and resume."""
+    _refuse_settings(argv)
     flags = parse(Resume, with_whole_numbers(argv, counts_of(Resume)), "rl-training resume")
     result = resume(
         flags.run,
@@ -50,3 +60,18 @@ def run(argv: list[str]) -> int:
     else:
         print_result(result)
     return 0
+
+
+def _refuse_settings(argv: list[str]) -> None:
+    """Refuse what could be a setting of a run, and say what can be changed, and how."""
+    classes: list[type[CheckedConfig]] = [TrainConfig, *(face.config_class for face in ALGORITHMS.values())]
+    settings = {item.name for config_class in classes for item in fields(config_class)}  # type: ignore[arg-type]  # all are dataclasses
+    for flag in [word.partition("=")[0] for word in argv if word.startswith("--")]:
+        (name,) = named_settings([flag])
+        name = here_called(name) or name
+        if name in settings - {item.name for item in fields(Resume)}:
+            raise UserError(
+                f"resume goes on with a run exactly as it was set, so {flag} cannot be changed; what can is "
+                "--total-timesteps and --max-time; for another setting begin a new run with what this one has learned: "
+                f"rl-training train --start-from RUN --{name.replace('_', '-')} ..."
+            )

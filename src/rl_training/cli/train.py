@@ -1,12 +1,17 @@
 """`rl-training train`: flags and YAML to a config, the config to a run."""
 
+from dataclasses import dataclass
+
 from rl_training.cli.commands import command_name
-from rl_training.cli.flags import parse_train_flags
+from rl_training.cli.flags import named_settings, parse_train_flags, taken_flag
 from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
 from rl_training.core.errors import UserError, did_you_mean, printable
 from rl_training.core.presets import presets
+from rl_training.experiment.checkpoint_folders import read_given
+from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.console import make_console
 from rl_training.experiment.runs import TrainResult, train
+from rl_training.experiment.starting import refuse_start, taken_over
 
 DESCRIPTION = """Train an agent.
 
@@ -16,6 +21,7 @@ rl-training train ppo --env-id CartPole-v1"""
 
 HELP = """usage: rl-training train ALGORITHM --env-id ID [settings]
        rl-training train --config FILE [settings]
+       rl-training train --start-from RUN [settings]
 
 algorithms:
   {algorithms}
@@ -25,6 +31,7 @@ start here:
   rl-training train ppo --env-id CartPole-v1       everything at its default
   rl-training train ppo --env-id CartPole-v1 --total-timesteps 1e5 --num-envs 16 --learning-rate 1e-3
 
+rl-training train --start-from RUN --learning-rate 1e-4 begins a new run with what RUN has learned, by its settings.
 rl-training train ALGORITHM --help lists its settings, and with --config FILE their values there. Those of ppo:
 """
 
@@ -32,7 +39,8 @@ rl-training train ALGORITHM --help lists its settings, and with --config FILE th
 def run(argv: list[str]) -> int:
     """Train, and print where the run is and what to try next."""
     algo = argv[0] if argv and not argv[0].startswith("-") else None
-    base, flags = _taken_config(argv[1:] if algo is not None else argv)
+    basis, flags = _basis(argv[1:] if algo is not None else argv)
+    base = basis.config
     chosen = algo or (base.algo if base is not None else None)
     if chosen is None:
         if {"-h", "--help"} & set(flags):
@@ -48,17 +56,60 @@ def run(argv: list[str]) -> int:
         raise UserError(f"unknown algorithm '{chosen}'{did_you_mean(chosen, known_algorithms())}")
     if base is not None and base.algo != chosen:
         raise UserError(
-            f"the config is for {base.algo}, not for {chosen}; leave out '{chosen}' or use another config"
+            f"{basis.what} is for {base.algo}, not for {chosen}; leave out '{chosen}' or use another {basis.kind}"
         )
     prog = f"rl-training train {algo}" if algo else "rl-training train"
     parsed = parse_train_flags(chosen, base, flags, prog, DESCRIPTION)
     config = config_from_dict(parsed["config"], "settings")
-    result = train(config, console=make_console(parsed["quiet"]), arguments=["rl-training", "train", *argv])
+    if basis.learned is not None:
+        named = named_settings(flags)
+        refuse_start(basis.learned, config, named, trusted=basis.trusted)
+        config = taken_over(config, basis.learned, named)
+    console = make_console(parsed["quiet"])
+    arguments = ["rl-training", "train", *argv]
+    result = train(config, learned=basis.learned, console=console, arguments=arguments)
     if parsed["quiet"]:
         print(result.run_dir)
     else:
         print_result(result)
     return 0
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What flags go on top of: a config, the settings of a run that the new one starts from, or nothing."""
+
+    config: TrainConfig | None = None
+    learned: Checkpoint | None = None
+    trusted: bool = False
+
+    @property
+    def kind(self) -> str:
+        """What it is called."""
+        return "config" if self.learned is None else "run"
+
+    @property
+    def what(self) -> str:
+        """Which it is."""
+        return "the config" if self.learned is None else str(self.learned.path)
+
+
+def _basis(flags: list[str]) -> tuple[Basis, list[str]]:
+    """Return what other flags go on top of, and those flags."""
+    config, rest = taken_flag(flags, "--config", "file", "configs/ppo/cartpole.yaml")
+    run_dir, rest = taken_flag(rest, "--start-from", "run", "runs/RUN")
+    trusted = "--trust-modules" in rest
+    rest = [flag for flag in rest if flag != "--trust-modules"]
+    if run_dir is None:
+        if trusted:
+            raise UserError(
+                "--trust-modules is for --start-from; what you name yourself is imported without it"
+            )
+        return Basis(load_config(config) if config is not None else None), rest
+    if config is not None:
+        raise UserError("--config and --start-from both have settings; give one of them, and flags on top")
+    learned = read_given(run_dir)
+    return Basis(learned.config, learned, trusted), rest
 
 
 def print_result(result: TrainResult) -> None:
@@ -82,21 +133,3 @@ def print_result(result: TrainResult) -> None:
     print(f"  {command} eval {run_dir} --record videos")
     longer = 2 * result.metrics["global_step"]
     print(f"  {command} resume {run_dir} --total-timesteps {longer}", flush=True)
-
-
-def _taken_config(flags: list[str]) -> tuple[TrainConfig | None, list[str]]:
-    """Return the config that `--config` names, which decides what other flags there are, and those flags."""
-    rest, named = list[str](), list[str]()
-    waiting = iter(flags)
-    for flag in waiting:
-        if flag.startswith("--config="):
-            named.append(flag.partition("=")[2])
-        elif flag == "--config":
-            named.append(next(waiting, ""))
-        else:
-            rest.append(flag)
-    if "" in named:
-        raise UserError("--config needs a file; write --config configs/ppo/cartpole.yaml")
-    if len(named) > 1:
-        raise UserError(f"--config is given {len(named)} times; give one file, and flags on top of it")
-    return (load_config(named[0]) if named else None), rest

@@ -7,12 +7,12 @@ from dataclasses import MISSING, fields
 from os import PathLike
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from rl_training.core.env_wrappers import Wrappers, checked_wrappers
 from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.schedules import Schedule, checked_schedule
 
 LARGEST = 2**62
 """Of whole numbers: sums and products of some of them still fit where they are computed."""
-PLAIN = "numbers, text, true, false, null, lists and maps"
-"""What comes back from a file as it was."""
 
 
 class CheckedConfig:
@@ -68,6 +68,10 @@ def coerce(value: Any, annotation: Any) -> Any:
     # nested settings check themselves
     if annotation is Any or (isinstance(annotation, type) and issubclass(annotation, CheckedConfig)):
         return value
+    if annotation == Schedule:
+        return checked_schedule(value)
+    if annotation == Wrappers:
+        return checked_wrappers(value)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None
@@ -89,15 +93,6 @@ def coerce(value: Any, annotation: Any) -> Any:
             return dict(value)
         raise ValueError("use a map")
     return _coerce_scalar(value, annotation)
-
-
-def is_plain(value: Any) -> bool:
-    """Tell whether a value comes back from a file as it was."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and is_plain(part) for key, part in value.items())
-    if isinstance(value, list):
-        return all(is_plain(part) for part in value)
-    return value is None or type(value) in (bool, int, float, str)
 
 
 def whole_number(value: Any) -> int | None:

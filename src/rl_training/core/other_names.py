@@ -51,6 +51,9 @@ OTHER_NAMES = {
     "vecnormalize": "normalize_obs",
     "normalize": "normalize_obs",
     "max_steps": "max_episode_steps",
+    "time_limit": "max_episode_steps",
+    "env_wrapper": "env_wrappers",
+    "wrapper_class": "env_wrappers",
 }
 
 

@@ -59,6 +59,20 @@ def scatter(owners: Owners, state: Mapping[str, State]) -> None:
         raise ValueError(f"'{culprit}' holds a number that is not finite")
 
 
+def learned(owners: Owners) -> Owners:
+    """Return what has been learned, without what it was learned by: networks, their slow copies, single weights.
+
+    Optimizers, generators and counters belong to one course of learning, and are left out.
+    """
+    return {name: owner for name, owner in owners.items() if _is_weight(owner)}
+
+
+def _is_weight(owner: Owner) -> bool:
+    if isinstance(owner, Tensor):
+        return owner.requires_grad
+    return isinstance(owner, nn.Module) or isinstance(getattr(owner, "network", None), nn.Module)
+
+
 def not_finite(owners: Owners) -> str | None:
     """Return the name of a weight, moment or statistic that is nan or infinite, None if there is none.
 

@@ -54,6 +54,8 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self._cuts_at_life_loss = config.terminal_on_life_loss
         self._frame_limit = kwargs.get("max_num_frames_per_episode") or NO_LIMIT
+        self._step_limit = config.max_episode_steps or NO_LIMIT
+        self._steps = np.zeros(num_envs, np.int64)
         self._games = importlib.import_module("ale_py.vector_env").AtariVectorEnv(
             kwargs["game"],
             num_envs,
@@ -104,7 +106,10 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         frames, score, terminated, _, said = self._games.step(actions)
         # lives and frames of a game that is over are already those of the next one
         lives = said["lives"]
-        truncated = said["episode_frame_number"] >= self._frame_limit
+        self._steps += 1
+        truncated = (said["episode_frame_number"] >= self._frame_limit) | (
+            (self._steps >= self._step_limit) & ~terminated
+        )
         ended = terminated | truncated
         lost = (lives < self._lives) & ~terminated
         self._push(frames)
@@ -131,6 +136,7 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         first = self._channels_first(frames)[rows]
         self._stacks[rows] = np.tile(first, (1, self._stacks.shape[1] // self._channels, 1, 1))
         self._lives[rows] = lives[rows]
+        self._steps[rows] = 0
         self._fire_is_due[rows] = self._fires_twice
 
     def _push(self, frames: Array) -> None:

@@ -1,19 +1,18 @@
 """Builds environments from a config: single ones, and vectors of them behind one of three backends."""
 
 import contextlib
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers import TimeLimit
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.named import import_module
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.atari import AtariPreprocessing, offer_games, single_frames
 from rl_training.envs.atari_native import OF_THE_THREADS, NativeAtari
@@ -21,6 +20,7 @@ from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.images import ImagePreprocessing
 from rl_training.envs.masks import telling_masks
 from rl_training.envs.workers import WorkerVectorEnv
+from rl_training.envs.wrapping import limited, wrapped
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 EnvFactory: TypeAlias = Callable[..., Env]
@@ -41,7 +41,7 @@ def make_env(
         kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
         env = factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
         _refuse_foreign(env, cfg)
-        env = _preprocessed(cfg, env)
+        env = _surrounded(cfg, env)
         return telling_masks(env) if cfg.use_action_masks == "on" else env
 
     def build() -> SeededEpisodes:
@@ -129,9 +129,16 @@ def checked_factory(env: Any) -> EnvFactory:
     return built
 
 
+def _surrounded(cfg: TrainConfig, env: Env) -> Env:
+    """Return an environment with its time limit, wrappers and preprocessing; a limit counts what an agent does."""
+    limit = cfg.max_episode_steps
+    if cfg.preprocessing == "atari":  # below it a step is a frame
+        env = AtariPreprocessing(wrapped(env, cfg), cfg)
+        return env if limit is None else TimeLimit(env, limit)
+    return _preprocessed(cfg, wrapped(env if limit is None else limited(env, limit), cfg))
+
+
 def _preprocessed(cfg: TrainConfig, env: Env) -> Env:
-    if cfg.preprocessing == "atari":
-        return AtariPreprocessing(env, cfg)
     return (
         ImagePreprocessing(env, cfg.frames, cfg.algorithm.image_channels)
         if cfg.preprocessing == "image"
@@ -173,19 +180,6 @@ def _find(env_id: str) -> None:
     offer_games(env_id)
 
 
-def import_module(module: str) -> None:
-    """Import a module, out of the working folder if it is installed nowhere.
-
-    The folder is added last, and only for such a module: nobody's `yaml.py` is to take the place of an installed one.
-    """
-    if not module or module in sys.modules:
-        return
-    here, package = str(Path.cwd()), module.partition(".")[0]
-    if package not in sys.modules and here not in sys.path and importlib.util.find_spec(package) is None:
-        sys.path.append(here)
-    importlib.import_module(module)
-
-
 def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
     spec = registered_spec(cfg)
     if spec.vector_entry_point is None:
@@ -194,6 +188,11 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
         raise UserError(
             f"environment '{cfg.env_id}' has no vector implementation of its own; use env_backend 'sync' or "
             f"'async'{newer}"
+        )
+    if cfg.env_wrappers:
+        raise UserError(
+            "env_wrappers are put around single environments, and env_backend 'native' has none; use env_backend "
+            "'sync' or 'async'"
         )
     if cfg.preprocessing == "image":
         raise UserError(
@@ -210,9 +209,17 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
     def build() -> VectorEnv[Any, Any, Any]:
         if cfg.preprocessing == "atari":
             return NativeAtari(cfg, spec, count)
-        return gymnasium.make_vec(
-            spec, num_envs=count, vectorization_mode="vector_entry_point", **cfg.env_kwargs
-        )
+        limit = {} if cfg.max_episode_steps is None else {"max_episode_steps": cfg.max_episode_steps}
+        kwargs = {**cfg.env_kwargs, **limit}
+        try:
+            return gymnasium.make_vec(spec, num_envs=count, vectorization_mode="vector_entry_point", **kwargs)
+        except TypeError as error:
+            if limit and "max_episode_steps" in str(error):
+                raise UserError(
+                    f"environment '{cfg.env_id}' has a vector implementation that takes no max_episode_steps; leave it "
+                    "out, or use env_backend 'sync' or 'async'"
+                ) from error
+            raise
 
     with _named(cfg):
         return _with_metadata_of_its_own(build)

@@ -195,8 +195,8 @@ class VectorStepper:
         if isinstance(source.env, SyncVectorEnv | AsyncVectorEnv):
             self.use_statistics(list(source.env.call("wrapper_statistics")))
 
-    def use_statistics(self, statistics: list[Statistics]) -> None:
-        """Let wrappers have these running statistics from the next reset on, and not change them any more.
+    def use_statistics(self, statistics: list[Statistics], *, frozen: bool = True) -> None:
+        """Let wrappers have these running statistics from the next reset on; `frozen`, they change them no more.
 
         Environment j takes entry j modulo their number.
         """
@@ -204,7 +204,8 @@ class VectorStepper:
             self.env.set_attr(
                 "new_statistics", [statistics[i % len(statistics)] for i in range(self.spec.num_envs)]
             )
-            self.env.call("freeze_statistics")
+            if frozen:
+                self.env.call("freeze_statistics")
 
     def _same_observations(self, state: State) -> Array:
         same = np.ones(self.spec.num_envs, np.bool_)

@@ -25,7 +25,7 @@ from rl_training.envs.stepper import saved_statistics
 from rl_training.experiment.building import NOTHING, Given, own_build, with_masks
 from rl_training.experiment.checkpointing import SPACES, write_checkpoint
 from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper
-from rl_training.experiment.trust import refuse_missing_factory
+from rl_training.experiment.trust import OWN, Permission, refuse_missing_factory
 
 
 class Agent:
@@ -43,16 +43,17 @@ class Agent:
         path: Path | None = None,
         env_factory: bool = False,
         refuse_env: Callable[[], None] = lambda: None,
+        permission: Permission = OWN,
     ) -> None:
         """`state` and `progress` are asked when they are needed: an agent may be the one that is being trained.
 
         `env_factory`: it was trained in what a function built, whether or not that function is here. `refuse_env`
-        raises if its own environment may not be built.
+        raises if its own environment may not be built; `permission` knows what else of its config may be called.
         """
         self.config, self.spec, self.policy, self.path = config, spec, policy, path
         self._state, self._progress, self.given = state, progress, given
         self._env_factory = env_factory or given.factory is not None
-        self._refuse_env = refuse_env
+        self._refuse_env, self.permission = refuse_env, permission
         self._adapter = ActionAdapter(spec.action_space)
         self._rng = numpy_generator(config.seed, EVALUATION_ACTIONS)
 
@@ -166,6 +167,7 @@ class Agent:
 
     def environment(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
         """Return what environments are built from; refuse, if its own cannot or may not be built here."""
+        self.permission.refuse_wrappers(self.config)
         if isinstance(env, str):
             return self.config.with_overrides(env_id=env), None
         if env is None and self.given.factory is None:
@@ -188,7 +190,12 @@ class Agent:
             target.parent.mkdir(parents=True, exist_ok=True)
             facts = agent_facts(self.config, self.spec, self.given, env_factory=self._env_factory)
             write_checkpoint(
-                target, config=self.config, progress=self._progress(), state=self.state, facts=facts
+                target,
+                config=self.config,
+                progress=self._progress(),
+                state=self.state,
+                facts=facts,
+                vouched=self.permission.vouches_for(self.config),
             )
             return target
         except OSError as error:

@@ -18,8 +18,9 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.parts import Actor, BuildContext, Parts
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.named import import_module
 from rl_training.core.types import EnvSpec
-from rl_training.envs.factory import EnvFactory, checked_factory, import_module, make_vector_env
+from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
 from rl_training.envs.mask_sources import settle_masks
 from rl_training.models.encoders import EncoderClass, encoder_name
 from rl_training.models.images import READING, image_leaves

@@ -61,16 +61,20 @@ def write_checkpoint(
     state: Mapping[str, State],
     facts: Mapping[str, Any],
     signed: bool = False,
+    vouched: bool = True,
 ) -> int:
     """Write a checkpoint folder, complete under its name or not there at all; return its size in bytes.
 
-    `signed`: what is written was read from a checkpoint of this user's.
+    `signed`: what is written was read from a checkpoint of this user's. Not `vouched` for: it names what somebody else
+    chose, and nobody has allowed.
     """
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
-        size = _write_content(temporary, config, progress, state, facts, signed)
+        # what was only passed on, such as a stranger's agent in an environment of ours, is not vouched for
+        signs = signed or (vouched and imports_nothing(config))
+        size = _write_content(temporary, config, progress, state, facts, signs)
         replace_folder(temporary, folder)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -84,7 +88,7 @@ def _write_content(
     progress: Progress,
     state: Mapping[str, State],
     facts: Mapping[str, Any],
-    signed: bool,
+    signs: bool,
 ) -> int:
     files, plain, size = {}, {}, 0
     for group, content in state.items():
@@ -103,8 +107,7 @@ def _write_content(
         "state": plain,
     }
     digest = manifest_hash(manifest)
-    # what was only passed on, such as a stranger's agent in an environment of ours, is not vouched for
-    signature = sign_text(digest) if signed or imports_nothing(config) else None
+    signature = sign_text(digest) if signs else None
     seal = {"sha256": digest} | ({"signature": signature} if signature is not None else {})
     return size + write_json(folder / "manifest.json", manifest | seal)
 

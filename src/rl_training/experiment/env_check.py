@@ -11,6 +11,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from rl_training.algorithms import ALGORITHMS, refuse_actions
 from rl_training.config import TrainConfig
+from rl_training.core.env_wrappers import Wrappers
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.generators import callers_generators_kept
 from rl_training.core.spaces import action_layout, observation_leaves, space_text
@@ -52,6 +53,9 @@ def check_env(
     env: "gymnasium.Env[Any, Any] | EnvFactory | str",
     env_kwargs: Mapping[str, Any] | None = None,
     seed: int = 0,
+    *,
+    env_wrappers: Wrappers = (),
+    max_episode_steps: int | None = None,
 ) -> EnvReport:
     """Return what is wrong with an environment, and what to know of it; nothing is written.
 
@@ -67,7 +71,13 @@ def check_env(
     name = getattr(env, "__name__", name) if factory is not None and instance is None else name
     report = EnvReport(str(name))
     config = TrainConfig(
-        algo="ppo", env_id=report.name, env_kwargs=dict(env_kwargs or {}), seed=seed, num_envs=1
+        algo="ppo",
+        env_id=report.name,
+        env_kwargs=dict(env_kwargs or {}),
+        env_wrappers=env_wrappers,
+        max_episode_steps=max_episode_steps,
+        seed=seed,
+        num_envs=1,
     )
     try:
         with callers_generators_kept():
@@ -166,8 +176,8 @@ def _play(report: EnvReport, env: SyncVectorEnv, *, masked: bool) -> None:
     report.facts["time limit"] = f"{limit:,} steps" if limit else "none that Gymnasium knows of"
     if not ended and limit is None:
         report.remarks.append(
-            f"no episode ended within {MAX_STEPS:,} steps, and there is no time limit: --env-kwargs "
-            "'{max_episode_steps: 1000}' gives one to a registered environment"
+            f"no episode ended within {MAX_STEPS:,} steps, and there is no time limit: --max-episode-steps 1000 gives "
+            "one"
         )
     if outside:
         report.remarks.append(

@@ -23,7 +23,7 @@ from rl_training.experiment.checkpointing import (
 from rl_training.experiment.evaluation import probe_spec
 from rl_training.experiment.snapshot import checked_state
 from rl_training.experiment.stored_network import refuse_larger_network
-from rl_training.experiment.trust import refuse_foreign_encoder, refuse_foreign_module
+from rl_training.experiment.trust import Permission, refuse_foreign_encoder, refuse_foreign_module
 from rl_training.models.encoders import EncoderClass
 from rl_training.policies.base import NetworkPolicy
 
@@ -67,19 +67,20 @@ def load_agent(
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
     env = changes.get("env_id") if env is None else env
     checkpoint = replace(checkpoint, config=given.named_in(checkpoint.config.with_overrides(**changes)))
-    source, config, signed = checkpoint.path, checkpoint.config, checkpoint.signed
+    source, config = checkpoint.path, checkpoint.config
+    permission = Permission(source, checkpoint.signed or trust_modules, frozenset(changes))
     if checkpoint.facts["algorithm"] is None:
         refuse_larger_network(source, config, checkpoint.state, checkpoint.spec)
     _refuse_encoder(checkpoint, given, trusted=trust_modules, own_arguments="encoder_kwargs" in changes)
 
     def refuse_env() -> None:
-        refuse_foreign_module(source, config.env_id, signed=signed, allowed=trust_modules or env is not None)
+        refuse_foreign_module(source, config.env_id, signed=permission.granted, allowed=env is not None)
 
-    if checkpoint.spec is None or (env is not None and probe):
+    spec = checkpoint.spec
+    if spec is None or (env is not None and probe):
         refuse_env()
+        permission.refuse_wrappers(config)
         spec = _compared_spec(checkpoint, given.factory)
-    else:
-        spec = checkpoint.spec
     return Agent(
         config,
         spec,
@@ -90,6 +91,7 @@ def load_agent(
         path=source,
         env_factory=checkpoint.env_factory and not isinstance(env, str),
         refuse_env=refuse_env,
+        permission=permission,
     )
 
 

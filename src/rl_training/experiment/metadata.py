@@ -25,7 +25,13 @@ PACKAGES = (
 class Metadata:
     """Keeps `metadata.json` current: written at the start and at every change of status."""
 
-    def __init__(self, run_dir: Path, config: TrainConfig, arguments: list[str]) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        config: TrainConfig,
+        arguments: list[str],
+        started_from: dict[str, Any] | None = None,
+    ) -> None:
         self.path = run_dir / "metadata.json"
         self.data: dict[str, Any] = {
             "status": "running",
@@ -40,7 +46,7 @@ class Metadata:
             "machine": machine(),
             "num_threads": config.num_threads,
             "resumes": [],
-        }
+        } | ({} if started_from is None else {"started_from": started_from})
 
     def resumed(self, previous: dict[str, Any], timesteps: int) -> None:
         """Keep what the first start recorded and note this one."""

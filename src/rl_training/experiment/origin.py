@@ -21,6 +21,8 @@ class Origin:
     start_from: str | None = None
     algorithm: str | None = None
     """Only of a class with a build of its own."""
+    started_from: dict[str, Any] | None = None
+    """Where the weights come from that a new run begins with; `start_from` then has them, within the run's folder."""
     env_factory: bool = False
     """The environment was built by a function, of which nothing is known here."""
     signed: bool = False
@@ -34,7 +36,7 @@ class Origin:
             "start_from": self.start_from,
             "algorithm": self.algorithm,
             "env_factory": self.env_factory,
-        }
+        } | ({} if self.started_from is None else {"started_from": self.started_from})
         if imports_nothing(self.config):
             begun["signature"] = sign_text(_signed_text(text, begun))
         write_json(folder / NAME, begun)
@@ -53,8 +55,11 @@ def read_origin(run_dir: Path) -> Origin:
     start_from, algorithm = (
         None if begun.get(name) is None else str(begun[name]) for name in ("start_from", "algorithm")
     )
-    return Origin(config, start_from, algorithm, begun.get("env_factory") is True, signed)
+    record = begun.get("started_from")
+    started_from = dict(record) if isinstance(record, dict) else None
+    return Origin(config, start_from, algorithm, started_from, begun.get("env_factory") is True, signed)
 
 
 def _signed_text(config: str, begun: dict[str, Any]) -> str:
-    return config + json.dumps({name: begun.get(name) for name in ("start_from", "algorithm")})
+    names = ["start_from", "algorithm", *(["started_from"] if "started_from" in begun else [])]
+    return config + json.dumps({name: begun.get(name) for name in names})

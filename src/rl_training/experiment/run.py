@@ -31,14 +31,8 @@ from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.logging import EvaluationLog, MetricFiles
 from rl_training.experiment.metadata import Metadata
 from rl_training.experiment.snapshot import Snapshots, checked_state, parts_with_replay
-from rl_training.runtime.callbacks import (
-    Callback,
-    PauseTraining,
-    StopAtReward,
-    StopOnPlateau,
-    TimeLimit,
-    TrainingContext,
-)
+from rl_training.experiment.starting import Learned
+from rl_training.runtime.callbacks import Callback, PauseTraining, TrainingContext, config_callbacks
 from rl_training.runtime.sampler import LocalSampler
 from rl_training.runtime.trainer import Cadence, Trainer, columns_of
 
@@ -59,14 +53,11 @@ class Run:
     """Fills one run folder: `build_parts`, then `execute`."""
 
     def __init__(
-        self,
-        config: TrainConfig,
-        given: Given,
-        callbacks: Sequence[Callback],
-        console: Console,
+        self, config: TrainConfig, given: Given, callbacks: Sequence[Callback], console: Console
     ) -> None:
         self.config, self.given, self.console = config, given, console
         self.callbacks = [*config_callbacks(config), *callbacks]
+        self.learned: Learned | None = None
         self.restarts = 0
         self.files: MetricFiles | None = None
 
@@ -180,6 +171,7 @@ class Run:
             logger=self,
             evaluate=evaluate,
             save_checkpoint=self.save,
+            best_by=config.best_by,
             callbacks=[*self.callbacks, log, self.console, interrupts],
         )
 
@@ -216,6 +208,8 @@ class Run:
     def _bring_back(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
             seed_global_generators(self.config.seed)
+            if self.learned is not None:
+                self.learned.put_into(self.config, self.parts, self.stepper)
             self.stepper.reset()
             return
         own, state = self._is_own(checkpoint), checkpoint.state
@@ -306,15 +300,3 @@ class Run:
         self.metadata.finish(ending, stop_reason=reason, metrics=metrics)
         assert self.snapshots.last is not None
         return TrainResult(self.run_dir, self.snapshots.last, metrics, reason, trainer.paused)
-
-
-def config_callbacks(config: TrainConfig) -> list[Callback]:
-    """Return the stops that the config asks for."""
-    found: list[Callback] = []
-    if config.stop_at_reward is not None:
-        found.append(StopAtReward(config.stop_at_reward))
-    if config.stop_after_stale_evals is not None:
-        found.append(StopOnPlateau(config.stop_after_stale_evals))
-    if config.max_time is not None:
-        found.append(TimeLimit(config.max_time))
-    return found

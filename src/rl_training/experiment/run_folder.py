@@ -5,8 +5,10 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
@@ -24,10 +26,13 @@ def make_run_dir(
     *,
     start_from: Path | None = None,
     given: Given = NOTHING,
+    started_from: dict[str, Any] | None = None,
+    fill: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
     """Create and return `output_dir/<algo>__<env_id>__seed<seed>__<stamp>`; two runs never share one.
 
-    The folder appears with its `config.yaml` inside, so that a run killed in its first instant can be begun again.
+    The folder appears with its `config.yaml` inside, so that a run killed in its first instant can be begun again, and
+    with what `fill` puts there. `started_from` is the record of weights that were learned elsewhere, and lie there.
     """
     env_name = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env_id)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
@@ -35,8 +40,12 @@ def make_run_dir(
     prepared = Path(cfg.output_dir) / f".{secrets.token_hex(8)}.tmp"
     try:
         prepared.mkdir(parents=True)
-        begun_with = None if start_from is None else str(start_from.resolve())
-        Origin(cfg, begun_with, own_build(cfg, given), given.factory is not None).write(prepared)
+        fill(prepared)
+        within = started_from is not None
+        begun_with = None if start_from is None else str(start_from if within else start_from.resolve())
+        Origin(cfg, begun_with, own_build(cfg, given), started_from, given.factory is not None).write(
+            prepared
+        )
         return _published(prepared, Path(cfg.output_dir) / name)
     except FileExistsError:
         raise UserError(f"output_dir '{cfg.output_dir}' is a file; choose a folder") from None

@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -21,7 +20,7 @@ from rl_training.envs.history import settle_rebuilding
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import Agent
 from rl_training.experiment.allocator import keep_freed_memory
-from rl_training.experiment.building import Given, choose_device, flattened_images, own_build, with_masks
+from rl_training.experiment.building import Given, choose_device, flattened_images, with_masks
 from rl_training.experiment.checkpoint_folders import find_checkpoint, read_given, recover_aside
 from rl_training.experiment.checkpointing import Checkpoint, read_checkpoint, write_checkpoint
 from rl_training.experiment.console import Console
@@ -30,18 +29,14 @@ from rl_training.experiment.files import refuse_strange_files
 from rl_training.experiment.loading import check_algorithm, load_agent
 from rl_training.experiment.locking import RunLock
 from rl_training.experiment.logging import check_tracker
-from rl_training.experiment.metadata import Metadata, differences, read_metadata, surroundings
+from rl_training.experiment.metadata import Metadata, read_metadata
 from rl_training.experiment.origin import Origin, read_origin
 from rl_training.experiment.replay import verify_replay
+from rl_training.experiment.resuming import begun_with, refuse_strangers, warn_of_differences
 from rl_training.experiment.run import Run, TrainResult
 from rl_training.experiment.run_folder import make_run_dir, newest_or_none, run_of
 from rl_training.experiment.snapshot import older_than
-from rl_training.experiment.trust import (
-    refuse_foreign_encoder,
-    refuse_foreign_module,
-    refuse_missing_factory,
-    refuse_other_env,
-)
+from rl_training.experiment.starting import FOLDER, Learned
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
 
@@ -59,11 +54,13 @@ def train(
     encoder: EncoderClass | None = None,
     callbacks: Sequence[Callback] = (),
     start_from: str | PathLike[str] | None = None,
+    learned: Checkpoint | None = None,
     console: Console | None = None,
     arguments: Sequence[str] | None = None,
 ) -> TrainResult:
-    """Train in a new run folder; `start_from` is a checkpoint whose state the run begins with.
+    """Train in a new run folder; `start_from` is a checkpoint whose state the run begins with, its steps included.
 
+    A run that begins with what was `learned` elsewhere takes weights and statistics of that alone, and counts from 0.
     `algorithm` is the class whose builders make the parts, by default the table's entry; `factory` builds an
     environment, by default Gymnasium does; `encoder` is a class, by default the one that the setting names.
     """
@@ -71,30 +68,57 @@ def train(
     checkpoint = read_given(start_from) if start_from is not None else None
     if checkpoint is not None:
         check_algorithm(checkpoint, given)
+    begin = Learned.of(learned) if learned is not None else None
+    if begin is not None:
+        begin.check(config, given)
     choose_device(config.device)
     check_tracker(config)
     console = console or Console()
-    config = _masks_of(given.named_in(config), given, checkpoint, console.notice)
+    config = _masks_of(given.named_in(config), given, checkpoint or learned, console.notice)
     config = settle_rebuilding(config, factory, console.notice)
     with _threads(config), _environments(config, factory) as stepper:
-        if not stepper.resumable:
-            console.notice(NOT_RESUMABLE)
-        if (hint := raw_game_hint(config, stepper.env)) is not None:
-            console.notice(hint)
-        for key in flattened_images(config, stepper.spec):
-            console.notice(
-                f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, and encoder 'flat' "
-                "makes numbers side by side of it; encoder 'auto' takes a CNN"
-            )
-        for remark in config.algorithm.remarks(config.total_timesteps, config.num_envs):
-            console.notice(remark)
+        _give_notice(config, stepper, console)
         run = Run(config, given, callbacks, console)
         run.build_parts(stepper.spec, checkpoint, notice=console.notice)
         # last of all: bad input leaves no folder
-        run_dir = make_run_dir(config, start_from=checkpoint.path if checkpoint else None, given=given)
-        metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
+        run_dir = _begun(run, begin, checkpoint, stepper)
+        record = begin.record if begin is not None else None
+        metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments), record)
+        if begin is not None:
+            console.notice(begin.notice)
         with RunLock(run_dir):
             return run.execute(run_dir, metadata, stepper, checkpoint)
+
+
+def _give_notice(config: TrainConfig, stepper: VectorStepper, console: Console) -> None:
+    """Say what is worth knowing before a run of this config begins."""
+    if not stepper.resumable:
+        console.notice(NOT_RESUMABLE)
+    if (hint := raw_game_hint(config, stepper.env)) is not None:
+        console.notice(hint)
+    for key in flattened_images(config, stepper.spec):
+        console.notice(
+            f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, and encoder 'flat' "
+            "makes numbers side by side of it; encoder 'auto' takes a CNN"
+        )
+    for remark in config.algorithm.remarks(config.total_timesteps, config.num_envs):
+        console.notice(remark)
+
+
+def _begun(run: Run, begin: Learned | None, checkpoint: Checkpoint | None, stepper: VectorStepper) -> Path:
+    """Return the folder of a run that is about to begin, perhaps with what was learned elsewhere."""
+    config, given = run.config, run.given
+    if begin is None:
+        return make_run_dir(config, start_from=checkpoint.path.resolve() if checkpoint else None, given=given)
+    run.learned = begin
+    begin.put_into(config, run.parts, stepper)
+    return make_run_dir(
+        config,
+        start_from=Path(FOLDER),
+        given=given,
+        started_from=begin.record,
+        fill=lambda folder: begin.write(folder, config, run.parts, run.facts),
+    )
 
 
 def resume(
@@ -121,29 +145,30 @@ def resume(
     refuse_strange_files(run_dir)
     with RunLock(run_dir):
         recover_aside(run_dir / "checkpoints")
-        named = Path(path).resolve() != run_dir.resolve()  # a checkpoint asked for by name is used or refused
-        checkpoint = read_checkpoint(find_checkpoint(path)) if named else newest_or_none(run_dir)
+        # a checkpoint asked for by name is used or refused
+        home = run_dir if Path(path).resolve() == run_dir.resolve() else None
+        checkpoint = newest_or_none(run_dir) if home else read_checkpoint(find_checkpoint(path))
         own, previous = checkpoint or read_origin(run_dir), read_metadata(run_dir)
-        _refuse_strangers(
-            checkpoint.path if checkpoint else run_dir, own, env_id, given, trusted=trust_modules
-        )
+        source = checkpoint.path if checkpoint else run_dir
+        refuse_strangers(source, own, env_id, given, trusted=trust_modules)
         extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
         config = given.named_in(own.config.with_overrides(max_time=max_time, **extension))
         if checkpoint is not None:
             check_algorithm(checkpoint, given)
-            home = None if named else run_dir
             checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
             if extension:
                 checkpoint = _extended(checkpoint, config)
-            _warn_of_differences(checkpoint, config)
+            warn_of_differences(checkpoint, config)
         with _threads(config), _environments(config, factory) as stepper:
-            begun_with = _begun_with(own, run_dir, given) if isinstance(own, Origin) else checkpoint
+            start = begun_with(own, run_dir, given) if isinstance(own, Origin) else checkpoint
             run = Run(config, given, callbacks, console)
+            record = own.started_from if isinstance(own, Origin) else None
+            if record is not None and start is not None:
+                run.learned, start = Learned(start, record), None
             start = run.build_parts(
-                stepper.spec, begun_with, own=checkpoint is not None,
-                fall_back_in=None if named else run_dir, notice=console.notice,
-            )  # fmt: skip
-            metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments))
+                stepper.spec, start, own=checkpoint is not None, fall_back_in=home, notice=console.notice
+            )
+            metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments), record)
             metadata.resumed(previous, start.progress.timesteps if start else 0)
             return run.execute(run_dir, metadata, stepper, start)
 
@@ -172,38 +197,6 @@ def _masks_of(
                 "it with use_action_masks='off' to go on without"
             ) from error
     return with_masks(config, given, notice)
-
-
-def _refuse_strangers(
-    source: Path, own: Checkpoint | Origin, env_id: str | None, given: Given, *, trusted: bool
-) -> None:
-    """Refuse an environment that is another than the run's own or not known here, and what may not be imported."""
-    recorded, settings = own.config.env_id, own.config.algorithm
-    refuse_other_env(source, recorded, env_id)
-    refuse_missing_factory(source, recorded, needed=own.env_factory and given.factory is None)
-    allowed = trusted or env_id is not None or given.factory is not None
-    refuse_foreign_module(source, recorded, signed=own.signed, allowed=allowed)
-    known = {"signed": own.signed, "trusted": trusted, "given": given.encoder is not None}
-    refuse_foreign_encoder(source, settings.encoder, settings.encoder_kwargs, **known)
-
-
-def _warn_of_differences(checkpoint: Checkpoint, config: TrainConfig) -> None:
-    for difference in differences(checkpoint.facts["surroundings"], surroundings(config)):
-        warnings.warn(f"{difference}: the run may not go on bit for bit as it would have", stacklevel=3)
-
-
-def _begun_with(origin: Origin, run_dir: Path, given: Given) -> Checkpoint | None:
-    """Return the checkpoint that a run which has none of its own had begun with, if it had."""
-    if origin.algorithm is not None and origin.algorithm != own_build(origin.config, given):
-        name = origin.algorithm.rpartition(":")[2]
-        raise UserError(
-            f"{run_dir} was begun by {origin.algorithm}; go on with resume(path, algorithm={name})"
-        )
-    if origin.start_from is None:
-        return None
-    if not origin.signed:
-        raise UserError(f"{run_dir} has no checkpoint and is not signed by you; start it again")
-    return read_checkpoint(Path(origin.start_from))
 
 
 def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:

@@ -12,14 +12,26 @@ import secrets
 import stat
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rl_training.config import TrainConfig
+from rl_training.core.env_wrappers import wrapper_calls
 from rl_training.core.errors import UserError
+from rl_training.core.schedules import function_name
 
 KEY_BYTES = 32
 OWN_MODULES = ("rl_training.envs.catch", "rl_training.envs.grids")
 """Of this package, with environments: importing them does nothing else."""
+HARMLESS_WRAPPERS = (
+    "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "ClipAction", "ClipReward", "DelayObservation",
+    "DiscretizeAction", "DiscretizeObservation", "DtypeObservation", "FilterObservation", "FlattenObservation",
+    "FrameStackObservation", "GrayscaleObservation", "MaxAndSkipObservation", "NormalizeObservation",
+    "NormalizeReward", "ObstructView", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics",
+    "RepeatAction", "RescaleAction", "RescaleObservation", "ReshapeObservation", "ResizeObservation", "StickyAction",
+    "TimeAwareObservation", "TimeLimit",
+)  # fmt: skip
+"""Of `gymnasium.wrappers`: these compute and do nothing else, whatever their arguments; RecordVideo writes files."""
 
 
 def sign_text(text: str) -> str | None:
@@ -77,8 +89,66 @@ def refuse_foreign_encoder(
 
 def imports_nothing(config: TrainConfig) -> bool:
     """Return whether all modules that a config names are imported already: whoever wrote it has run them."""
-    encoder = config.algorithm.encoder
-    return module_is_imported(config.env_id) and (":" not in encoder or module_is_imported(encoder))
+    called = schedule_functions(config) + foreign_wrappers(config)
+    names = [config.env_id, config.algorithm.encoder, *(name for _, name in called)]
+    return all(module_is_imported(name) for name in names)
+
+
+def schedule_functions(config: TrainConfig) -> list[tuple[str, str]]:
+    """Return (setting, `module:function`) for each schedule that is one."""
+    settings = [item.name for item in fields(config.algorithm) if item.name.endswith("_schedule")]
+    found = [(name, function_name(getattr(config.algorithm, name))) for name in settings]
+    return [(name, function) for name, function in found if function is not None]
+
+
+def foreign_wrappers(config: TrainConfig) -> list[tuple[str, str]]:
+    """Return (setting, `module:Wrapper`) for each wrapper that is not one of Gymnasium's own, which only compute."""
+    names = [name for name, _ in wrapper_calls(config.env_wrappers)]
+    return [("env_wrappers", name) for name in names if not _is_harmless(name)]
+
+
+def _is_harmless(wrapper: str) -> bool:
+    module, _, name = wrapper.partition(":")
+    return module == "gymnasium.wrappers" and name in HARMLESS_WRAPPERS
+
+
+@dataclass(frozen=True)
+class Permission:
+    """Whether what a checkpoint names may be called: if it is this user's or trusted, or if the caller named it.
+
+    That a module is imported already proves nothing here: `os` is.
+    """
+
+    source: object = "this agent"
+    granted: bool = True
+    """Signed by this user, or trusted."""
+    given: frozenset[str] = frozenset()
+    """Settings that the caller gave."""
+
+    def refuse_schedules(self, config: TrainConfig) -> None:
+        """Refuse to learn by a function that somebody else's run names."""
+        self._refuse(schedule_functions(config))
+
+    def refuse_wrappers(self, config: TrainConfig) -> None:
+        """Refuse to build an environment in wrappers that somebody else's run names."""
+        self._refuse(foreign_wrappers(config))
+
+    def vouches_for(self, config: TrainConfig) -> bool:
+        """Return whether nothing that the config would call is somebody else's choice."""
+        called = schedule_functions(config) + foreign_wrappers(config)
+        return self.granted or all(setting in self.given for setting, _ in called)
+
+    def _refuse(self, called: Iterable[tuple[str, str]]) -> None:
+        for setting, name in called:
+            if not self.granted and setting not in self.given:
+                raise UserError(
+                    f"{self.source} is not signed by you and would import the module '{name.partition(':')[0]}' for "
+                    f"its {setting} '{name}'; if you trust that module, give --trust-modules (in Python: "
+                    f"trust_modules=True, or load(..., {setting}=...) of your own)"
+                )
+
+
+OWN = Permission()
 
 
 def refuse_missing_factory(source: object, env_id: str, *, needed: bool) -> None:

@@ -1,7 +1,8 @@
 """User hooks: five events with read-only arguments, and what most people want of them, ready to use."""
 
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,6 +13,10 @@ from rl_training.core.types import Progress, State, UpdateResult
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
+
+
+NEVER_TOLD = -1.0
+"""Stands for the success rate of evaluations that tell none: any that is told is better."""
 
 
 class StopTraining(Exception):
@@ -94,31 +99,83 @@ class StopAtSuccess(Callback):
             raise StopTraining(f"success rate {summary['success_rate']:.0%} reached {self.rate:.0%}")
 
 
+class Best:
+    """The best evaluation so far: by its mean return, or by its success rate first, where `by` is success."""
+
+    def __init__(self, by: str = "reward") -> None:
+        self.by = by
+        self.reward: float | None = None
+        self.success = NEVER_TOLD
+
+    def improved(self, summary: Mapping[str, Any]) -> bool:
+        """Tell whether an evaluation is better than all before it, and remember it if it is."""
+        success = float(summary.get("success_rate", NEVER_TOLD)) if self.by == "success" else NEVER_TOLD
+        reward = summary["mean_reward"]
+        if self.reward is not None and (success, reward) <= (self.success, self.reward):
+            return False
+        self.success, self.reward = success, reward
+        return True
+
+    def load(self, reward: float | None, success: float | None) -> None:
+        """Go on from what was remembered; a rate is None where there was none."""
+        self.reward = None if reward is None else float(reward)
+        self.success = NEVER_TOLD if success is None else float(success)
+
+    @property
+    def told_success(self) -> float | None:
+        """The success rate of the best one, if that counts and was told."""
+        return None if self.success == NEVER_TOLD else self.success
+
+
 class StopOnPlateau(Callback):
     """Stops after `patience` evaluations in a row without a new best."""
 
-    def __init__(self, patience: int) -> None:
+    def __init__(self, patience: int, best_by: str = "reward") -> None:
         self.patience = patience
-        self.best = float("-inf")
+        self._best = Best(best_by)
         self.stale = 0
+
+    @property
+    def best(self) -> float:
+        """The mean return of the best one."""
+        return float("-inf") if self._best.reward is None else self._best.reward
 
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
         """Count evaluations since the best one."""
-        if summary["mean_reward"] > self.best:
-            self.best, self.stale = summary["mean_reward"], 0
-        else:
-            self.stale += 1
+        self.stale = 0 if self._best.improved(summary) else self.stale + 1
         if self.stale >= self.patience:
-            raise StopTraining(f"{self.stale} evaluations without improvement on {self.best:.1f}")
+            rate = self._best.told_success
+            told = "" if rate is None else f"a success rate of {rate:.0%} and "
+            raise StopTraining(f"{self.stale} evaluations without improvement on {told}{self.best:.1f}")
 
     def state_dict(self) -> State:
-        """Return the best mean return (None before the first) and the count."""
-        return {"best": None if self.best == float("-inf") else self.best, "stale": self.stale}
+        """Return the best mean return (None before the first), its success rate if that counts, and the count."""
+        rate = self._best.told_success
+        return {"best": self._best.reward, "stale": self.stale} | (
+            {} if rate is None else {"best_success": rate}
+        )
 
     def load_state_dict(self, state: State) -> None:
         """Go on counting."""
-        self.best = float("-inf") if state["best"] is None else float(state["best"])
+        self._best.load(state["best"], state.get("best_success"))
         self.stale = int(state["stale"])
+
+
+class TellOfNoSuccess(Callback):
+    """Warns once, if the best is to be chosen by success and an evaluation is told of none."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        """Look for the rate."""
+        if "success_rate" not in summary and not self._told:
+            self._told = True
+            warnings.warn(
+                "best_by is success, but no episode of this evaluation says is_success in its last info: without it "
+                "the best is chosen by the mean return; let the environment say it, or leave best_by out",
+                stacklevel=2,
+            )
 
 
 class SaveEvery(Callback):
@@ -171,3 +228,17 @@ class TimeLimit(Callback):
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
         """Look at the clock again: an update may take long, too."""
         self.on_collect(progress)
+
+
+def config_callbacks(config: "TrainConfig") -> list[Callback]:
+    """Return the stops and remarks that the config asks for."""
+    found: list[Callback] = []
+    if config.stop_at_reward is not None:
+        found.append(StopAtReward(config.stop_at_reward))
+    if config.stop_after_stale_evals is not None:
+        found.append(StopOnPlateau(config.stop_after_stale_evals, config.best_by))
+    if config.max_time is not None:
+        found.append(TimeLimit(config.max_time))
+    if config.best_by == "success":
+        found.append(TellOfNoSuccess())
+    return found

@@ -11,7 +11,7 @@ import torch
 from rl_training.core.errors import RunFault
 from rl_training.core.protocols import Evaluate, ExperienceSource, Learner, Logger, Sampler, SaveCheckpoint
 from rl_training.core.types import Progress, State, UpdateResult
-from rl_training.runtime.callbacks import Callback, PauseTraining, StopTraining, TrainingContext
+from rl_training.runtime.callbacks import Best, Callback, PauseTraining, StopTraining, TrainingContext
 from rl_training.runtime.metrics import MetricMeans, RecentEpisodes, first_non_finite
 
 EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length", "success_rate")
@@ -72,6 +72,7 @@ class Trainer:
         evaluate: Evaluate,
         save_checkpoint: SaveCheckpoint,
         callbacks: Sequence[Callback] = (),
+        best_by: str = "reward",
     ) -> None:
         self.sampler, self.source, self.learner = sampler, source, learner
         self.logger, self.evaluate, self.save_checkpoint = logger, evaluate, save_checkpoint
@@ -81,7 +82,7 @@ class Trainer:
         self.episodes = RecentEpisodes()
         self.stop_reason: str | None = None
         self.pause_reason: str | None = None
-        self.best_reward: float | None = None
+        self.best = Best(best_by)
         self.last_evaluation: dict[str, Any] | None = None
         self._log_due = Trigger(cadence.log)
         self._evaluate_due = Trigger(cadence.evaluate)
@@ -124,6 +125,11 @@ class Trainer:
             with contextlib.suppress(StopTraining):  # it has
                 callback.on_end(self.progress)
         return self.progress
+
+    @property
+    def best_reward(self) -> float | None:
+        """The mean return of the best evaluation so far."""
+        return self.best.reward
 
     @property
     def paused(self) -> bool:
@@ -202,9 +208,7 @@ class Trainer:
         summary = self.evaluate().summary()
         self.last_evaluation, self._evaluated_at = summary, self.progress.timesteps
         self._evaluate_due.due(self.progress.timesteps)
-        improved = self.best_reward is None or summary["mean_reward"] > self.best_reward
-        if improved:
-            self.best_reward = summary["mean_reward"]
+        improved = self.best.improved(summary)
         self._notify("on_evaluate", self.progress, summary)
         return improved
 
@@ -229,7 +233,8 @@ class Trainer:
             "log_fired": self._log_due.fired,
             "evaluate_fired": self._evaluate_due.fired,
             "checkpoint_fired": self._checkpoint_due.fired,
-            "best_reward": self.best_reward,
+            "best_reward": self.best.reward,
+            "best_success": self.best.told_success,
             "stop_reason": self.stop_reason,
             "ended_at": self._ended_at,
             "elapsed": self._elapsed_before + time.monotonic() - self._started,
@@ -249,8 +254,7 @@ class Trainer:
         self._log_due.fired = int(state["log_fired"])
         self._evaluate_due.fired = int(state["evaluate_fired"])
         self._checkpoint_due.fired = int(state["checkpoint_fired"])
-        best = state["best_reward"]
-        self.best_reward = None if best is None else float(best)
+        self.best.load(state["best_reward"], state.get("best_success"))
         self.stop_reason = state.get("stop_reason")
         self._ended_at = state.get("ended_at")
         self._elapsed_before = float(state["elapsed"])

@@ -240,6 +240,11 @@ class TestBeginnings:
             assert env.step(NOOP)[3] is False
             assert env.step(NOOP)[3] is True
 
+    def test_the_setting_counts_what_an_agent_does(self) -> None:
+        env = make_env(config(max_episode_steps=3), 0, factory=FakeGame)()
+        env.reset()
+        assert [env.step(NOOP)[2:4] for _ in range(3)] == [(False, False)] * 2 + [(False, True)]
+
 
 class TestStickiness:
     def test_it_is_taken_from_the_console_and_made_by_the_wrapper(self) -> None:

@@ -313,3 +313,20 @@ def test_closing_lets_the_games_go() -> None:
     assert isinstance(env, NativeAtari)
     env.close()
     assert env._games is None
+
+
+def test_a_limit_of_steps_truncates_and_begins_anew() -> None:
+    script(*[(3, 3), (3, OVER), (3, 3), (3, 3), (3, 3), (3, 3)])
+    stepper, _ = built(max_episode_steps=3)
+    ends = []
+    for _ in range(6):
+        play(stepper, (0, 0))
+        ends.append((stepper.out.terminated.tolist(), stepper.out.truncated.tolist()))
+    assert ends == [
+        ([False, False], [False, False]),
+        ([False, True], [False, False]),
+        ([False, False], [True, False]),
+        ([False, False], [False, False]),
+        ([False, False], [False, True]),
+        ([False, False], [True, False]),
+    ]

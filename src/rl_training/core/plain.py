@@ -1,0 +1,26 @@
+"""Plain data: what comes back from a file as it was."""
+
+from typing import Any
+
+PLAIN = "numbers, text, true, false, null, lists and maps"
+"""What that is, in words."""
+
+
+def is_plain(value: Any) -> bool:
+    """Tell whether a value comes back from a file as it was."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(part) for key, part in value.items())
+    if isinstance(value, list):
+        return all(is_plain(part) for part in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def plain(value: Any) -> Any:
+    """Return a value with lists in the place of tuples, however deep they lie.
+
+    >>> plain({"a": (1, (2,))})
+    {'a': [1, [2]]}
+    """
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
