@@ -48,7 +48,9 @@ class Speed:
 
     def shortened(self) -> "Speed":
         """Return the same with as few steps as make sense: for trying out whether it runs."""
-        return replace(self, steps=max(self.unit, self.steps // 16 // self.unit * self.unit), steps_of={})
+        steps = max(self.unit, self.steps // 16 // self.unit * self.unit)
+        begun = self.settings.get("learning_starts", 0)
+        return replace(self, steps=steps, warm_up=begun + self.unit - begun % self.unit, steps_of={})
 
     def key(self) -> dict[str, Any]:
         """Return what must be equal for earlier rounds to count."""

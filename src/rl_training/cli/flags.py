@@ -84,7 +84,7 @@ def _own_field_help(config_class: type) -> dict[str, str]:
 def parse_train_flags(
     algo: str, base: TrainConfig | None, argv: list[str], prog: str, description: str
 ) -> dict[str, Any]:
-    """Return `{"quiet": bool, "config": {...}}`: the settings of `base` (or the defaults) with flags on top."""
+    """Return `quiet`, `profile` and, as `config`, the settings of `base` (or the defaults) with flags on top."""
     config_class = algorithm_config_class(algo)
     assert config_class is not None
     values: Mapping[str, Any] = base.to_dict() if base is not None else {}
@@ -97,9 +97,11 @@ def parse_train_flags(
     # `config` is here for the help alone: whoever calls has read it and taken it out of `argv`
     config_help = tyro.conf.arg(help="YAML file to start from; flags go on top.")
     quiet_help = tyro.conf.arg(help="Print only the run folder.")
+    profile_help = tyro.conf.arg(help="Tell at the end where the time went, and keep it in profile.json.")
     launch: list[Any] = [
         ("config", Annotated[str | None, config_help], None),
         ("quiet", Annotated[bool, quiet_help], False),
+        ("profile", Annotated[bool, profile_help], False),
     ]
     members = [(_identifier(name), kind) for name, kind in groups.items()]
     entry: Any = make_dataclass("Train", [*launch, *members], kw_only=True)
@@ -110,7 +112,8 @@ def parse_train_flags(
     run_level["env_kwargs"] = yaml_map("env_kwargs", run_level["env_kwargs"], "max_episode_steps: 50")
     settings = parsed[_identifier(f"{algo} settings")]
     settings["encoder_kwargs"] = yaml_map("encoder_kwargs", settings["encoder_kwargs"], "depth: 3")
-    return {"quiet": parsed["quiet"], "config": {"algo": algo, **run_level, "algorithm": settings}}
+    config = {"algo": algo, **run_level, "algorithm": settings}
+    return {"quiet": parsed["quiet"], "profile": parsed["profile"], "config": config}
 
 
 def counts_of(config_class: type) -> list[str]:

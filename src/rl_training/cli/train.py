@@ -6,6 +6,7 @@ from rl_training.config import TrainConfig, config_from_dict, known_algorithms, 
 from rl_training.core.errors import UserError, did_you_mean, printable
 from rl_training.core.presets import presets
 from rl_training.experiment.console import make_console
+from rl_training.experiment.profiling import RunProfile
 from rl_training.experiment.runs import TrainResult, train
 
 DESCRIPTION = """Train an agent.
@@ -53,11 +54,19 @@ def run(argv: list[str]) -> int:
     prog = f"rl-training train {algo}" if algo else "rl-training train"
     parsed = parse_train_flags(chosen, base, flags, prog, DESCRIPTION)
     config = config_from_dict(parsed["config"], "settings")
-    result = train(config, console=make_console(parsed["quiet"]), arguments=["rl-training", "train", *argv])
+    profile = RunProfile() if parsed["profile"] else None
+    result = train(
+        config,
+        callbacks=[] if profile is None else [profile],
+        console=make_console(parsed["quiet"]),
+        arguments=["rl-training", "train", *argv],
+    )
     if parsed["quiet"]:
         print(result.run_dir)
-    else:
-        print_result(result)
+        return 0
+    print_result(result)
+    if profile is not None:
+        print(f"\n{profile.text()}", flush=True)
     return 0
 
 
