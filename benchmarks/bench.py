@@ -22,6 +22,8 @@ from rl_training.experiment.metadata import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = (SB3, CONTRIB, "sbx-rl", "jax", TIANSHOU, RLOX)
+MEASURING = ("child", "fair", "ours", "peers", "products")
+"""What figures depend on; the rest of this folder may change without measuring anew."""
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -73,14 +75,9 @@ def surroundings() -> dict[str, Any]:
     return {
         "versions": found,
         "processor": machine()["processor"],
-        "source": digest(ROOT / "src" / "rl_training"),
+        "source": digest(ROOT / "src", "**/*.py"),
+        "measuring": digest(ROOT / "benchmarks", *(f"{name}.py" for name in MEASURING)),
     }
-
-
-def machine_line(around: dict[str, Any]) -> str:
-    """Return the machine and the versions as text."""
-    used = ", ".join(f"{name} {number}" for name, number in around["versions"].items())
-    return f"Machine: {around['processor']}, {os.cpu_count()} cores. {used}."
 
 
 def arguments() -> argparse.Namespace:
@@ -118,7 +115,7 @@ def main() -> None:
                 f"{name}, round {number + 1}: " + "; ".join(f"{s} {told(e)}" for s, e in found.items()),
                 flush=True,
             )
-    write(store, folder, machine_line(around))
+    write(store, folder)
     print(f"written: {folder}/bench.md, bench.json and bench.png")
 
 

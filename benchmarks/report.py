@@ -87,7 +87,17 @@ def startup_lines(row: Startup, rounds: Rounds) -> list[str]:
     ]
 
 
-def markdown(store: Store, machine_line: str) -> str:
+def surroundings_lines(store: Store) -> list[str]:
+    """Return machine and versions; a paragraph per group of rows, if they were not all made alike."""
+    groups, lines = store.made_with(), list[str]()
+    for around, names in groups:
+        used = ", ".join(f"{name} {number}" for name, number in around["versions"].items())
+        whose = "" if len(groups) == 1 else f"{', '.join(names)} (source {around['source']}): "
+        lines += [f"{whose}{around['processor']}, {used}.", ""]
+    return lines
+
+
+def markdown(store: Store) -> str:
     """Return the whole report; rows that were not measured are left out."""
     speeds = [(row, store.rounds(row.name)) for row in SPEED if store.rounds(row.name)]
     growths = [(row, store.rounds(row.name)) for row in GROWTH if store.rounds(row.name)]
@@ -154,7 +164,7 @@ def markdown(store: Store, machine_line: str) -> str:
             *startup_lines(STARTUP, startup),
             "",
         ]
-    return "\n".join([*lines, machine_line, ""])
+    return "\n".join([*lines, *surroundings_lines(store)])
 
 
 def chart(store: Store, path: Path) -> None:
@@ -191,7 +201,7 @@ def chart(store: Store, path: Path) -> None:
     write_bytes(path, content.getvalue())
 
 
-def write(store: Store, folder: Path, machine_line: str) -> None:
+def write(store: Store, folder: Path) -> None:
     """Write `bench.md` and `bench.png`."""
-    write_text(folder / "bench.md", markdown(store, machine_line))
+    write_text(folder / "bench.md", markdown(store))
     chart(store, folder / "bench.png")

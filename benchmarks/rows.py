@@ -6,8 +6,10 @@ out on every side.
 """
 
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 OURS, LIMIT = "ours", "products"
 SB3, SBX, CONTRIB, TIANSHOU, RLOX = "stable-baselines3", "sbx", "sb3-contrib", "tianshou", "rlox"
 
@@ -90,7 +92,8 @@ class Race:
         """Return what must be equal for earlier rounds to count."""
         told = asdict(self)
         del told["title"], told["target"]
-        return told
+        preset = CONFIGS / f"{self.preset}.yaml"
+        return told | {"peer_row": ROWS[self.peer_row].key(), "preset": preset.read_text(encoding="utf-8")}
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class Growth:
 
     def key(self) -> dict[str, Any]:
         """Return what must be equal for earlier rounds to count."""
-        return {"name": self.name, "base": self.base, "points": self.points}
+        return {"name": self.name, "base": ROWS[self.base].key(), "points": self.points}
 
 
 @dataclass(frozen=True)

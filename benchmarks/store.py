@@ -44,10 +44,22 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_json(self.path, {"rows": self.rows})
 
+    def made_with(self) -> list[tuple[dict[str, Any], list[str]]]:
+        """Return what rows were made with, settings left out, and which rows: one entry if all were made alike."""
+        groups: list[tuple[dict[str, Any], list[str]]] = []
+        for name, row in self.rows.items():
+            around = {part: value for part, value in row["made_with"].items() if part != "settings"}
+            alike = next((names for seen, names in groups if seen == around), None)
+            if alike is None:
+                groups.append((around, [name]))
+            else:
+                alike.append(name)
+        return groups
 
-def digest(folder: Path) -> str:
-    """Return a short hash of all Python files of a folder: a changed line of ours makes earlier rounds stale."""
+
+def digest(root: Path, *patterns: str) -> str:
+    """Return a short hash of the files below `root` that match: a changed line makes earlier rounds stale."""
     found = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        found.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
+        found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return found.hexdigest()[:16]

@@ -109,17 +109,29 @@ def test_rounds_made_otherwise_do_not_count(
 
 
 def test_a_changed_line_of_source_changes_the_digest(program: Program, tmp_path: Path):
-    (tmp_path / "a.py").write_text("1")
-    before = program.store.digest(tmp_path)
-    assert program.store.digest(tmp_path) == before
-    (tmp_path / "a.py").write_text("2")
-    assert program.store.digest(tmp_path) != before
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.py").write_text("1")
+    before = program.store.digest(tmp_path, "**/*.py")
+    (tmp_path / "notes.md").write_text("1")
+    assert program.store.digest(tmp_path, "**/*.py") == before
+    (tmp_path / "deep" / "a.py").write_text("2")
+    assert program.store.digest(tmp_path, "**/*.py") != before
+    assert all((BENCHMARKS / f"{name}.py").exists() for name in program.bench.MEASURING)
 
 
 def test_targets_and_titles_may_change_without_measuring_anew(program: Program):
     row = program.rows.SPEED[0]
     assert replace(row, targets={}, title="other", limit_target=1.0).key() == row.key()
     assert replace(row, steps=1).key() != row.key()
+
+
+def test_rows_built_upon_another_are_stale_with_it(program: Program, monkeypatch: pytest.MonkeyPatch):
+    rows = program.rows
+    race, growth = rows.RACE.key(), rows.GROWTH[0].key()
+    changed = replace(rows.ROWS["ppo_cartpole"], num_envs=7)
+    monkeypatch.setitem(rows.ROWS, "ppo_cartpole", changed)
+    assert rows.RACE.key() != race
+    assert rows.GROWTH[0].key() != growth
 
 
 def test_rounds_go_on_and_another_side_begins_each(
@@ -152,16 +164,25 @@ def test_rounds_go_on_and_another_side_begins_each(
 def test_a_row_becomes_lines_of_the_tables_and_bars(program: Program, tmp_path: Path):
     rows = program.rows
     row = next(each for each in rows.SPEED if each.name == "sac_half_cheetah")
-    store = program.store.Store(tmp_path / "bench.json", {})
+    around = {"versions": {"torch": "2"}, "processor": "a chip", "source": "abc"}
+    store = program.store.Store(tmp_path / "bench.json", around)
     store.begin(row.name, row.key())
     said = {rows.OURS: entry(150.0, 300.0), rows.SB3: entry(75.0, 290.0), rows.SBX: entry(200.0, 600.0)}
     store.add(row.name, said | {rows.LIMIT: {"seconds_per_step": 0.006}})
-    program.report.write(store, tmp_path, "Machine: this.")
+    program.report.write(store, tmp_path)
     text = (tmp_path / "bench.md").read_text()
     assert "**2.00 (2.00 to 2.00)** | ≥ 1.6: reached | 300 / 290 | ≤ 1: not reached |" in text
     assert "**0.75 (0.75 to 0.75)** | ≥ 1.03: not reached | 300 / 600 | ≤ 0.6: reached |" in text
     assert "| 90% (90% to 90%) | 180% (180% to 180%) | ≥ 0.85: reached | not told |" in text
-    assert text.endswith("Machine: this.\n")
+    assert text.endswith("\na chip, torch 2.\n")
+    store.surroundings = around | {"source": "def"}
+    store.begin("startup", program.rows.STARTUP.key())
+    assert program.report.surroundings_lines(store) == [
+        "sac_half_cheetah (source abc): a chip, torch 2.",
+        "",
+        "startup (source def): a chip, torch 2.",
+        "",
+    ]
     assert (tmp_path / "bench.png").stat().st_size < 60_000
 
 
