@@ -22,7 +22,7 @@ QUIET: dict[str, Any] = {
     "num_eval_episodes": 1,
     "max_eval_episode_steps": 10,
 }
-FAST_PATHS = frozenset({"fast"})
+FAST_PATHS = frozenset({"explicit"})
 """What `update_path` in a run's metadata says when the fast path ran. The one place to change."""
 
 
