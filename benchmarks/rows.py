@@ -52,7 +52,9 @@ class Speed:
         """Return the same with as few steps as make sense: for trying out whether it runs."""
         steps = max(self.unit, self.steps // 16 // self.unit * self.unit)
         begun = self.settings.get("learning_starts", 0)
-        warm_up = -(-begun // self.unit) * self.unit + max(self.unit, 8)  # a few updates: the first ones compile
+        warm_up = -(-begun // self.unit) * self.unit + max(
+            self.unit, 8
+        )  # a few updates: the first ones compile
         return replace(self, steps=steps, warm_up=warm_up, steps_of={})
 
     def key(self) -> dict[str, Any]:
