@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+BENCH_VENV := .venv-bench
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+BENCH_PIP := $(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint learn bench replay-memory chaos hostile parity pixels-peer traces clean
+.PHONY: train test lint learn bench bench-ours replay-memory chaos hostile parity pixels-peer traces clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -23,15 +25,14 @@ learn: $(VENV)/.installed-dev
 	$(BIN)/python scripts/pixels.py
 	$(BIN)/python scripts/masks.py
 
-bench: $(VENV)/.installed-dev
-	$(PIP) --constraint constraints.txt -e ".[bench]"
-	$(BIN)/python benchmarks/bench_ppo.py
+# Ours and the peers, in a virtual environment of their own; ROWS and ROUNDS as in `bench.py --help`.
+bench: $(BENCH_VENV)/.installed
+	$(BENCH_VENV)/bin/python benchmarks/bench.py $(if $(ROWS),--rows $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+# What only concerns ourselves: the price of exact resume, and the replay buffer alone.
+bench-ours: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench_reliability.py
 	$(BIN)/python benchmarks/bench_buffer.py
-	$(BIN)/python benchmarks/bench_off_policy.py
-	$(BIN)/python benchmarks/bench_memory.py
-	$(BIN)/python benchmarks/bench_atari.py
-	$(BIN)/python benchmarks/bench_recurrent.py
 
 replay-memory: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
@@ -68,5 +69,14 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb,atari]"
 	@touch $@ $(VENV)/.installed
 
+# The pinned list is complete and goes without a resolver: Tianshou asks for a virtualenv that it does not import and
+# that no recent filelock suits.
+$(BENCH_VENV)/.installed: pyproject.toml constraints.txt benchmarks/requirements.txt
+	@echo "Installing into $(BENCH_VENV), with JAX among others (a few minutes the first time)"
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_PIP) --constraint constraints.txt -e ".[mujoco,atari,bench]" tensorboard
+	$(BENCH_PIP) --no-deps -r benchmarks/requirements.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(BENCH_VENV) runs

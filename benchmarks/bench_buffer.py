@@ -1,4 +1,4 @@
-"""Speed of the replay buffer from ten thousand to a million transitions: part of `make bench`.
+"""Speed of the replay buffer from ten thousand to a million transitions: part of `make bench-ours`.
 
 Writes `results/bench_buffer.md`. Transitions have HalfCheetah's sizes (17 observations, 6 actions). Each figure is the
 median of several rounds; the sizes take turns within a round, as a machine's speed drifts.
@@ -96,7 +96,7 @@ def report(medians: dict[str, dict[int, float]]) -> str:
     lines = [
         "# Speed of the replay buffer",
         "",
-        "Made by `make bench`: transitions of HalfCheetah's sizes (168 bytes), one thread, microseconds per call, "
+        "Made by `make bench-ours`: transitions of HalfCheetah's sizes (168 bytes), one thread, microseconds per call, "
         f"median of {ROUNDS} rounds of {REPEATS} calls.",
         "",
         "| operation | " + " | ".join(f"{size:,}" for size in SIZES) + " |",

@@ -1,6 +1,6 @@
 """What exact resume costs: checkpoints as part of training time, seeded resets and action logs as part of collection.
 
-`make bench` writes `results/bench_reliability.md`.
+`make bench-ours` writes `results/bench_reliability.md`.
 """
 
 import json
@@ -97,7 +97,7 @@ def main() -> None:
         [
             "# What exact resume costs",
             "",
-            "Made by `make bench`, PPO on CartPole-v1 with `configs/ppo/cartpole.yaml`, one thread.",
+            "Made by `make bench-ours`, PPO on CartPole-v1 with `configs/ppo/cartpole.yaml`, one thread.",
             "",
             "| what | cost |",
             "|---|---|",

@@ -21,7 +21,7 @@ def test_functions_entered_between_learn_and_the_optimizer(algo, tmp_path, monke
     seen: list[list[str]] = []
     descend = FlatOptimizer.descend
 
-    def counted(self, loss, learning_rate):
+    def counted(self, learning_rate):
         if not seen:
             frames = inspect.stack(context=0)
             ours = [frame for frame in frames if Path(frame.filename).is_relative_to(SOURCE)]

@@ -87,7 +87,7 @@ class StatefulLearner(Learner[Any], Protocol):
     """A learner whose state is grouped by file; `model` is all that acting needs.
 
     `not_finite` names something learned that is nan or infinite, if there is any. `learned_state` is networks and
-    weights alone, which `load_learned` puts into another course of learning. `update_path` says how gradients are found.
+    weights alone, which `load_learned` puts into another course of learning. `update_path` says how gradients come.
     """
 
     @property

@@ -69,6 +69,7 @@ LAUNCH: tuple[tuple[str, Any, Any, str], ...] = (
         "and schedules.",
     ),
     ("quiet", bool, False, "Print only the run folder."),
+    ("profile", bool, False, "Tell at the end where the time went, and keep it in profile.json."),
 )
 """Flags of `train` that are no settings."""
 
@@ -111,7 +112,7 @@ def _own_field_help(config_class: type) -> dict[str, str]:
 def parse_train_flags(
     algo: str, base: TrainConfig | None, argv: list[str], prog: str, description: str
 ) -> dict[str, Any]:
-    """Return `{"quiet": bool, "config": {...}}`: the settings of `base` (or the defaults) with flags on top."""
+    """Return `quiet`, `profile` and, as `config`, the settings of `base` (or the defaults) with flags on top."""
     config_class = algorithm_config_class(algo)
     assert config_class is not None
     values: Mapping[str, Any] = base.to_dict() if base is not None else {}
@@ -121,7 +122,7 @@ def parse_train_flags(
     }
     inner = [item.name for item in fields(config_class)]
     groups[f"{algo} settings"] = _group(f"{algo} settings", config_class, inner, values.get("algorithm", {}))
-    # all but `quiet` are here for the help alone: whoever calls has read them and taken them out of `argv`
+    # all but `quiet` and `profile` are here for the help alone: whoever calls has read them and taken them out of `argv`
     launch: list[Any] = [
         (name, Annotated[kind, tyro.conf.arg(help=text)], default) for name, kind, default, text in LAUNCH
     ]
@@ -134,7 +135,8 @@ def parse_train_flags(
     run_level["env_kwargs"] = yaml_map("env_kwargs", run_level["env_kwargs"], "gravity: 9.8")
     settings = parsed[_identifier(f"{algo} settings")]
     settings["encoder_kwargs"] = yaml_map("encoder_kwargs", settings["encoder_kwargs"], "depth: 3")
-    return {"quiet": parsed["quiet"], "config": {"algo": algo, **run_level, "algorithm": settings}}
+    config = {"algo": algo, **run_level, "algorithm": settings}
+    return {"quiet": parsed["quiet"], "profile": parsed["profile"], "config": config}
 
 
 def named_settings(flags: Iterable[str]) -> set[str]:

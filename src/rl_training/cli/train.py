@@ -10,6 +10,7 @@ from rl_training.core.presets import presets
 from rl_training.experiment.checkpoint_folders import read_given
 from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.console import make_console
+from rl_training.experiment.profiling import RunProfile
 from rl_training.experiment.runs import TrainResult, train
 from rl_training.experiment.starting import refuse_start, taken_over
 
@@ -65,13 +66,20 @@ def run(argv: list[str]) -> int:
         named = named_settings(flags)
         refuse_start(basis.learned, config, named, trusted=basis.trusted)
         config = taken_over(config, basis.learned, named)
-    console = make_console(parsed["quiet"])
-    arguments = ["rl-training", "train", *argv]
-    result = train(config, learned=basis.learned, console=console, arguments=arguments)
+    profile = RunProfile() if parsed["profile"] else None
+    result = train(
+        config,
+        learned=basis.learned,
+        callbacks=[] if profile is None else [profile],
+        console=make_console(parsed["quiet"]),
+        arguments=["rl-training", "train", *argv],
+    )
     if parsed["quiet"]:
         print(result.run_dir)
-    else:
-        print_result(result)
+        return 0
+    print_result(result)
+    if profile is not None:
+        print(f"\n{profile.text()}", flush=True)
     return 0
 
 

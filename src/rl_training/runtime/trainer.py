@@ -13,6 +13,7 @@ from rl_training.core.protocols import Evaluate, ExperienceSource, Learner, Logg
 from rl_training.core.types import Progress, State, UpdateResult
 from rl_training.runtime.callbacks import Best, Callback, PauseTraining, StopTraining, TrainingContext
 from rl_training.runtime.metrics import MetricMeans, RecentEpisodes, first_non_finite
+from rl_training.runtime.profile import Profiler
 
 EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length", "success_rate")
 
@@ -95,6 +96,9 @@ class Trainer:
 
     def begin(self, context: TrainingContext) -> None:
         """Tell the callbacks what they belong to; one that stops the run here leaves it its last evaluation."""
+        for callback in self.callbacks:
+            if isinstance(callback, Profiler):
+                callback.watch(self)
         self._notify("on_start", context)
 
     def fit(self, progress: Progress) -> Progress:
