@@ -18,6 +18,7 @@ from rl_training.core.checked_config import whole_number
 from rl_training.core.errors import UserError
 from rl_training.core.other_names import here_called
 from rl_training.core.preprocessing import SETTINGS_OF
+from rl_training.core.strict_yaml import StrictLoader
 from rl_training.envs.factory import EnvFactory, named_factory
 
 RUN_GROUPS = {
@@ -194,8 +195,15 @@ def _identifier(name: str) -> str:
 def yaml_map(name: str, text: str, example: str) -> dict[str, Any]:
     """Return the map that a flag holds as one line of YAML."""
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError:
+        data = yaml.load(text, Loader=StrictLoader)
+    except (
+        yaml.YAMLError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):  # as a date that is none
         data = None
     if not isinstance(data, dict):
         flag = f"--{name.replace('_', '-')}"

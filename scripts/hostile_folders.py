@@ -1,8 +1,8 @@
 """Opens run folders that mean harm, with every command, from outside and from inside of them.
 
-`make hostile` writes `results/hostile.md`. The promise under test: no code out of the folder runs, nothing outside of
-it changes, and a person reads sentences and an exit code, never a traceback. Each kind starts from a genuine run, with
-hashes made to fit; payloads leave a canary.
+`make hostile` writes `results/hostile_folders.md`. The promise under test: no code out of the folder runs, nothing
+outside of it changes, and a person reads sentences and an exit code, never a traceback. Each kind starts from a genuine
+run, with hashes made to fit; payloads leave a canary.
 """
 
 import hashlib
@@ -546,7 +546,7 @@ def judge(kind: str, arena: Arena, door: str, ended: Ended, code: int) -> Attemp
 
 
 def report(found: list[Attempt]) -> str:
-    """Return the table of `results/hostile.md`."""
+    """Return the table of `results/hostile_folders.md`."""
     by_kind: dict[str, list[Attempt]] = {}
     for each in found:
         by_kind.setdefault(each.kind, []).append(each)
@@ -580,7 +580,7 @@ def report(found: list[Attempt]) -> str:
 
 def main(
     only: Annotated[str, tyro.conf.arg(help="Try the kinds whose name contains this text.")] = "",
-    output: str = str(ROOT / "results" / "hostile.md"),
+    output: str = str(ROOT / "results" / "hostile_folders.md"),
 ) -> int:
     """Try every kind and write the table; the exit code is 1 if anything went wrong."""
     found: list[Attempt] = []
