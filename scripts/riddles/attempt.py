@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -171,7 +172,7 @@ def judged(kind: Kind, ended: Ended) -> list[str]:
 
 def _lost(kind: Kind, arena: Arena, reference: Path) -> list[str]:
     """Return what a run has lost: it must load, go on, and end as it would have."""
-    if not (arena.run / "config.yaml").is_file():
+    if not (arena.run / ".origin.json").is_file():
         return ["the run is gone"]
     status = read_metadata(arena.run).get("status")
     command = (
@@ -198,4 +199,4 @@ def _said(ended: Ended, arena: Arena) -> str:
     said = (
         said.replace(str(arena.run), "RUN").replace(str(arena.here) + "/", "").replace(str(arena.here), ".")
     )
-    return said.removeprefix("error: ").replace(f"runs/{arena.run.name}", "RUN")
+    return re.sub(r"runs/ppo__\S+?__\d{8}-\d{6}", "RUN", said.removeprefix("error: "))

@@ -78,7 +78,6 @@ KINDS = [
     meanwhile("the TensorBoard folder deleted", gone("tensorboard"), "tensorboard was deleted"),
     meanwhile("metadata.json deleted", gone("metadata.json"), code=0, kept=Kept.EXACTLY),
     meanwhile("config.yaml deleted", gone("config.yaml"), code=0, kept=Kept.EXACTLY),
-    meanwhile("the checkpoints deleted", gone("checkpoints"), "checkpoints", kept=Kept.DELETED),
     meanwhile("the run moved elsewhere", moved, "moved or deleted"),
     meanwhile("the run deleted", gone("."), "moved or deleted", kept=Kept.DELETED),
     meanwhile("a wish to stop", signalled(signal.SIGINT), "resume", code=130),

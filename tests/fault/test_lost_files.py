@@ -17,6 +17,7 @@ from gymnasium import spaces
 
 from rl_training.core.errors import NO_MEMORY, EnvironmentFault, RunFault, UserError, is_out_of_memory
 from rl_training.experiment import metadata
+from rl_training.experiment.faults import disk_fault, kept
 from rl_training.experiment.files import write_text
 from rl_training.experiment.loading import load_agent
 from rl_training.experiment.runs import resume, train
@@ -80,6 +81,19 @@ def test_a_log_that_is_deleted_is_named_and_the_run_goes_on(config, tmp_path, un
     assert "last good checkpoint: " in str(fault.value)
     resume(run_dir)
     assert weights(run_dir) == undisturbed
+
+
+def test_checkpoints_that_are_deleted_are_followed_by_others(config, undisturbed):
+    assert weights(train(config, callbacks=[At64(deleted("checkpoints"))]).run_dir) == undisturbed
+
+
+def test_checkpoints_that_are_deleted_while_one_is_written_are_not_promised(tmp_path):
+    gone = tmp_path / "checkpoints"
+    error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(gone / "last"))
+    assert str(disk_fault(error, "checkpoint step_64", tmp_path)) == (
+        f"{gone} was deleted while the run was being trained; put it back, or train anew"
+    )
+    assert kept(gone / "step_32") == "no checkpoint is left"
 
 
 def test_a_run_that_is_moved_is_told_and_goes_on_where_it_is(config, tmp_path, undisturbed):
@@ -213,8 +227,8 @@ def test_a_fault_of_many_words_leaves_room_for_what_is_kept(config, tmp_path):
 
     with pytest.raises(RunFault) as fault:
         train(config, callbacks=[Talkative()])
-    kept = only_run(tmp_path / "runs") / "checkpoints" / "step_0"
-    assert str(fault.value).endswith(f"… (last good checkpoint: {kept})")
+    first = only_run(tmp_path / "runs") / "checkpoints" / "step_0"
+    assert str(fault.value).endswith(f"… (last good checkpoint: {first})")
 
 
 class Untold(Exception):

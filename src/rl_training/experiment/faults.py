@@ -17,9 +17,9 @@ def disk_fault(error: OSError, what: str, run_dir: Path) -> RunFault:
             f"{run_dir} was moved or deleted while it was being trained; if it was moved, resume it where it is now"
         )
     if isinstance(error, FileNotFoundError) and (missing := _missing(error, run_dir)) is not None:
-        return RunFault(
-            f"{missing} was deleted while the run was being trained; resume the run, which makes it anew"
-        )
+        lost = missing.is_relative_to(run_dir / "checkpoints")
+        remedy = "put it back, or train anew" if lost else "resume the run, which makes it anew"
+        return RunFault(f"{missing} was deleted while the run was being trained; {remedy}")
     return RunFault(f"{what} could not be written: {error.strerror or error}")
 
 
@@ -57,9 +57,11 @@ def told(error: BaseException, run_dir: Path, what_is_kept: str) -> BaseExceptio
 
 
 def kept(last: Path | None) -> str:
-    """Return what a person has after a fault: the last checkpoint, which may have been taken elsewhere."""
+    """Return what a person has after a fault: the last checkpoint, which may have been taken elsewhere, or deleted."""
     if last is None:
         return "no checkpoint was written"
+    if not last.is_dir() and last.parents[1].is_dir():
+        return "no checkpoint is left"
     return f"last good checkpoint: {last if last.is_dir() else last.name}"
 
 
