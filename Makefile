@@ -40,6 +40,7 @@ replay-memory: $(VENV)/.installed-dev
 
 hostile: $(VENV)/.installed-dev
 	$(BIN)/python scripts/hostile.py
+	$(BIN)/python scripts/hostile_folders.py
 
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python scripts/chaos.py

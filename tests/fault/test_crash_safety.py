@@ -479,7 +479,7 @@ DISK = [
     Fault(
         "the disk is full when a metric row is due",
         "train",
-        ("error: metrics could not be written: No space left on device "
+        ("error: metrics.jsonl could not be written: No space left on device "
          "(last good checkpoint: RUN/checkpoints/step_0)",),
         1, UP_TO,
     ),
@@ -916,10 +916,15 @@ from within:
   be resumed without changing the original). Videos are not recorded through a link in the run.
 - *What it says is only text.* Sizes are checked before memory is taken, and a terminal gets no escape sequences.
 
-`make hostile` tries [many kinds of such folders](../results/hostile.md). Two limits: `python -m` puts the working
-folder first before it comes to our first line, so a `contextlib.py` or a folder `rl_training` there is Python's own
-choice; in a strange folder use `rl-training`, or `python -P -m rl_training.cli`. And whoever can write into a run
-while you work on it is not kept out.
+`make hostile` tries [many kinds of such folders](../results/hostile_folders.md). Two limits: `python -m` puts the
+working folder first before it comes to our first line, so a `contextlib.py` or a folder `rl_training` there is
+Python's own choice; in a strange folder use `rl-training`, or `python -P -m rl_training.cli`. And whoever can
+write into a run while you work on it is not kept out.
+
+**No riddles.** Whatever is wrong, a person reads one sentence that names the culprit, the exit code is right and
+nothing is lost. `make hostile` tries [more than 200 kinds](../results/hostile.md) of bad command line, config,
+environment, machine and file against the real command; where a run was under way, it is resumed afterwards, and ends
+with the weights of one that had no trouble.
 
 ## The faults we cause on purpose
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rl_training.core.errors import RunFault
+from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment import curves
 from rl_training.experiment.faults import forget_traceback, write_traceback
 from rl_training.experiment.logging import read_rows
@@ -105,6 +105,13 @@ class FailingTracker:
     def __init__(self, fails_in: str) -> None:
         self.fails_in, self.rows = fails_in, 0
 
+    def module(self) -> SimpleNamespace:
+        return SimpleNamespace(init=self.init, login=self.login, __spec__=object())
+
+    def login(self, **settings: Any) -> None:
+        if self.fails_in == "login":
+            raise RuntimeError("No API key configured")
+
     def init(self, **settings: Any) -> "FailingTracker":
         if self.fails_in == "init":
             raise RuntimeError("no account")
@@ -123,7 +130,7 @@ class FailingTracker:
 @pytest.mark.parametrize(("part", "rows"), [("log", 1), ("finish", 2)])
 def test_a_failing_tracker_does_not_fail_the_run(tiny, monkeypatch, part, rows):
     tracker = FailingTracker(part)
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=tracker.init, __spec__=object()))
+    monkeypatch.setitem(sys.modules, "wandb", tracker.module())
     with pytest.warns(UserWarning, match="wandb .*: no network"):
         run_dir = train(tiny(track="wandb")).run_dir
     assert tracker.rows == rows
@@ -132,9 +139,19 @@ def test_a_failing_tracker_does_not_fail_the_run(tiny, monkeypatch, part, rows):
 
 def test_a_tracker_that_does_not_start_is_named(tiny, monkeypatch):
     tracker = FailingTracker("init")
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=tracker.init, __spec__=object()))
+    monkeypatch.setitem(sys.modules, "wandb", tracker.module())
     with pytest.raises(Exception, match="wandb cannot be started: no account"):
         train(tiny(track="wandb"))
+
+
+def test_a_tracker_without_a_key_is_refused_before_anything_is_made(tiny, tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setitem(sys.modules, "wandb", FailingTracker("login").module())
+    with pytest.raises(
+        UserError, match=r"wandb has no key .*WANDB_API_KEY.*WANDB_MODE=offline.*track 'none'"
+    ):
+        train(tiny(track="wandb"))
+    assert not (tmp_path / "runs").exists()
 
 
 class Fail(Callback):

@@ -12,7 +12,7 @@ from loading import load_file
 
 @pytest.fixture(scope="module")
 def hostile() -> ModuleType:
-    return load_file("scripts/hostile.py")
+    return load_file("scripts/hostile_folders.py")
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,12 @@ def test_a_path_that_no_disk_has(tmp_path):
         TrainConfig(algo="ppo", env_id="CartPole-v1", output_dir=f"{tmp_path}/a\0b")
 
 
+def test_a_path_that_is_too_long_leaves_room_for_the_reason(cli):
+    outcome = cli(*TRAIN, "--output-dir", "/".join(["x" * 100] * 50))
+    assert outcome.code == 2
+    assert outcome.sentence.endswith("xxx…' cannot be written: File name too long")
+
+
 @pytest.mark.parametrize("count", ["1e2", "100.0", 100])
 def test_counts_are_read_as_people_write_them(count, cli, tmp_path):
     outcome = cli(*TRAIN, "--total-timesteps", count, "--output-dir", tmp_path / "runs")

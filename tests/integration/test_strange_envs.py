@@ -48,10 +48,22 @@ class Quits(Plain):
         return super().step(action)
 
 
+class Pays(Plain):
+    """Pays a whole number that no float holds."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, 10**400 if self.count == 6 else reward, *rest
+
+
 @pytest.mark.parametrize("backend", ["sync", "async"])
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [(Narrow, r"of shape \(1,\), where its space says \(3,\)"), (Quits, "raised SystemExit in step")],
+    [
+        (Narrow, r"of shape \(1,\), where its space says \(3,\)"),
+        (Quits, "raised SystemExit in step"),
+        (Pays, "reward of more than 308 digits"),
+    ],
 )
 def test_a_fault_has_a_name_an_address_and_the_last_checkpoint(tiny, backend, kind, words):
     with pytest.raises(
@@ -76,6 +88,39 @@ def test_an_observation_without_a_number_is_refused(tiny):
 
     with pytest.raises(UserError, match=r"Box\(shape=\(0,\).* holds no number"):
         train(tiny("ppo", env_id="Empty"), factory=Empty)
+
+
+@pytest.mark.parametrize(("name", "space"), [("observation_space", None), ("action_space", 4)])
+def test_what_is_no_space_is_refused_by_its_name(tiny, name, space):
+    spaceless = type("Spaceless", (Plain,), {name: space})
+    with pytest.raises(
+        UserError, match=rf"environment 'Spaceless' has {space} as {name}; its __init__ must set"
+    ):
+        train(tiny("ppo", env_id="Spaceless"), factory=spaceless)
+
+
+def test_a_reset_that_takes_no_seed_is_told_what_to_write(tiny):
+    class Seedless(Plain):
+        def reset(self) -> Any:
+            return super().reset()
+
+    with pytest.raises(
+        EnvironmentFault, match=r"Seedless\) takes no seed: write 'def reset\(self, \*, seed=None"
+    ):
+        train(tiny("ppo", env_id="Seedless"), factory=Seedless)
+
+
+@pytest.mark.parametrize("rebuild", ["off", "on"])
+def test_an_environment_that_fails_when_it_is_closed_fails_no_run(tiny, rebuild):
+    class Stuck(Plain):
+        def close(self) -> None:
+            raise OSError("the window is gone")
+
+    with pytest.warns(UserWarning, match=r"Stuck\) raised OSError when it was closed: the window is gone"):
+        result = train(
+            tiny("ppo", env_id="Stuck", rebuild_envs=rebuild, use_action_masks="off"), factory=Stuck
+        )
+    assert result.metrics["global_step"] == 64
 
 
 class TestWhatIsGivenAsEnv:

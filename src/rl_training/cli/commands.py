@@ -35,9 +35,7 @@ rl-training COMMAND --help tells more; --debug shows the traceback of an error; 
 
 def run(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code; see `rl_training.cli.main`."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that knows no ± gets another letter
-            stream.reconfigure(errors="replace")
+    _settle_streams()
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -58,7 +56,16 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def _run(command: str, arguments: list[str], debug: bool) -> int:
-    from rl_training.core.errors import Interrupted, RunFault, UserError, did_you_mean, printable
+    from rl_training.core.errors import (
+        NO_MEMORY,
+        Interrupted,
+        RunFault,
+        UserError,
+        did_you_mean,
+        is_out_of_memory,
+        printable,
+        text_of,
+    )
 
     if command not in COMMANDS:
         unknown = UserError(f"unknown command '{command}'{did_you_mean(command, COMMANDS)}")
@@ -84,16 +91,34 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
+        if is_out_of_memory(error):
+            refused = UserError(NO_MEMORY)
+            refused.__cause__ = error
+            return _report(refused, 2, debug)
         if isinstance(error, OSError) and error.filename is None and error.errno in NO_ROOM:
             # what is printed; a file that cannot be written is named
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             error = OSError(f"the standard output cannot be written: {error.strerror}")
             return _report(error, 1, debug)
-        unexpected = RuntimeError(
-            f"{type(error).__name__}: {error} (run again with --debug for the traceback)"
-        )
-        unexpected.__cause__ = error
-        return _report(unexpected, 1, debug)
+        if not debug:
+            error = RuntimeError(
+                f"{type(error).__name__}: {text_of(error)} (run again with --debug for the traceback)"
+            )
+        return _report(error, 1, debug)
+
+
+def _settle_streams() -> None:
+    """Give a process without an output, as after `>&-`, one that leads nowhere, before a file of a run takes its place.
+
+    A terminal that knows no ± gets another letter.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # as long as the process
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
 
 
 def command_name() -> str:
@@ -125,10 +150,11 @@ def _plain_warnings() -> Iterator[None]:
 def _report(error: Exception, code: int, debug: bool) -> int:
     from rl_training.core.errors import printable
 
+    text = f"error: {printable(error)}\n"
     if debug:
         import traceback
 
-        print(printable("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-    else:
-        print(f"error: {printable(error)}", file=sys.stderr)
+        text = printable("".join(traceback.format_exception(error)))
+    with contextlib.suppress(OSError):  # nobody can be told that nobody can be told
+        print(text, end="", file=sys.stderr, flush=True)
     return code

@@ -20,6 +20,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.other_names import here_called
 from rl_training.core.preprocessing import SETTINGS_OF
 from rl_training.core.schedules import Schedule, schedule_text
+from rl_training.core.strict_yaml import StrictLoader
 from rl_training.envs.factory import EnvFactory, named_factory
 
 RUN_GROUPS = {
@@ -122,7 +123,7 @@ def parse_train_flags(
     }
     inner = [item.name for item in fields(config_class)]
     groups[f"{algo} settings"] = _group(f"{algo} settings", config_class, inner, values.get("algorithm", {}))
-    # all but `quiet` and `profile` are here for the help alone: whoever calls has read them and taken them out of `argv`
+    # all but `quiet` and `profile` are for the help alone: whoever calls has read them and taken them out of `argv`
     launch: list[Any] = [
         (name, Annotated[kind, tyro.conf.arg(help=text)], default) for name, kind, default, text in LAUNCH
     ]
@@ -252,8 +253,15 @@ def _identifier(name: str) -> str:
 def yaml_map(name: str, text: str, example: str) -> dict[str, Any]:
     """Return the map that a flag holds as one line of YAML."""
     try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError:
+        data = yaml.load(text, Loader=StrictLoader)
+    except (
+        yaml.YAMLError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):  # as a date that is none
         data = None
     if not isinstance(data, dict):
         flag = f"--{name.replace('_', '-')}"

@@ -8,6 +8,16 @@ from pathlib import Path
 from rl_training.core.other_names import here_called
 
 MAX_MESSAGE = 1000
+NO_MEMORY = (
+    "there is not enough memory; use fewer num_envs, a smaller buffer_size, batch_size or network, or raise the limit "
+    "(ulimit -v)"
+)
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "failed to map segment",
+    "can't start new thread",
+)
 
 
 def printable(text: object) -> str:
@@ -19,6 +29,22 @@ def readable(message: object) -> str:
     """Return a message that fits a terminal: what a hostile file says in it is neither obeyed nor endless."""
     text = printable(" ".join(str(message).split()))
     return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an exception says; one of somebody else may raise another when it is asked."""
+    try:
+        return str(error)
+    except Exception as problem:
+        return f"(its text cannot be had: {type(problem).__name__})"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether memory was short, which Python, torch and the loader of libraries say in different ways."""
+    if isinstance(error, MemoryError):
+        return True
+    said = text_of(error).lower() if isinstance(error, RuntimeError | ImportError | OSError) else ""
+    return any(words in said for words in OUT_OF_MEMORY)
 
 
 class UserError(Exception):

@@ -16,7 +16,7 @@ def read_yaml(file: Path, name: object) -> dict[str, Any]:
     try:
         if file.stat().st_size > MAX_BYTES:
             raise UserError(f"{name} is larger than {MAX_BYTES >> 10} KiB, which no config is")
-        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        data = yaml.load(file.read_text(encoding="utf-8"), Loader=StrictLoader)
     except yaml.YAMLError as error:
         raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -29,7 +29,7 @@ def read_yaml(file: Path, name: object) -> dict[str, Any]:
     return data
 
 
-class _StrictLoader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """Safe YAML that refuses a key written twice, and aliases, with which a small file can become endless."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:

@@ -2,6 +2,7 @@
 
 import copy
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.core.errors import EnvironmentFault
+from rl_training.core.errors import EnvironmentFault, text_of
 from rl_training.core.seeding import ACTION_SPACES, EPISODES, derived_seed, episode_seed
 from rl_training.core.types import Array
 from rl_training.envs.masks import mask_method
@@ -162,10 +163,23 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         owner: gymnasium.Wrapper[Any, Any, Any, Any] = self
         while isinstance(owner.env, gymnasium.Wrapper):
             owner = owner.env
-        owner.env.close()
+        self._close(owner.env)
         owner.env = self._build().unwrapped
         self._step = self.env.step
         return time.perf_counter() - started
+
+    def close(self) -> None:
+        """Close; what an environment does wrong when all is over is a warning, as nothing can be lost any more."""
+        self._close(self.env)
+
+    def _close(self, env: gymnasium.Env[Any, Any]) -> None:
+        try:
+            env.close()
+        except Exception as error:
+            warnings.warn(
+                f"{self._name} raised {type(error).__name__} when it was closed: {text_of(error)}",
+                stacklevel=2,
+            )
 
     def keeps_its_world(self) -> bool:
         """Reset, and tell whether a Box2D world outlives that.
@@ -207,9 +221,12 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def _fault(self, method: str, error: BaseException) -> EnvironmentFault:
-        return EnvironmentFault(
-            f"{self._name} raised {type(error).__name__} in {method}, {self._moment}: {error}"
-        )
+        said = f"{type(error).__name__} in {method}, {self._moment}: {text_of(error)}"
+        if isinstance(error, TypeError) and "keyword argument 'seed'" in said:
+            return self._misbehaved(
+                method, "takes no seed: write 'def reset(self, *, seed=None, options=None)'"
+            )
+        return EnvironmentFault(f"{self._name} raised {said}")
 
     def _misbehaved(self, method: str, problem: str) -> EnvironmentFault:
         return EnvironmentFault(f"{self._name} {problem} ({method}, {self._moment})")

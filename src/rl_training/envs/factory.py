@@ -1,6 +1,7 @@
 """Builds environments from a config: single ones, and vectors of them behind one of three backends."""
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rl_training.config import TrainConfig
-from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.errors import UserError, did_you_mean, text_of
 from rl_training.core.named import import_module
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.atari import AtariPreprocessing, offer_games, single_frames
@@ -98,6 +99,13 @@ def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
 def _refuse_foreign(env: Any, cfg: TrainConfig) -> None:
     """Refuse what is no single Gymnasium environment, by what it is."""
     if isinstance(env, gymnasium.Env):
+        for name in ("observation_space", "action_space"):
+            space = getattr(env, name, None)
+            if not isinstance(space, gymnasium.Space):
+                raise UserError(
+                    f"environment '{cfg.env_id}' has {space!r} as {name}; its __init__ must set a space, such as "
+                    "gymnasium.spaces.Discrete(4)"
+                )
         return
     kind = f"{type(env).__module__}.{type(env).__name__}"
     remedy = "it must be a gymnasium.Env"
@@ -162,8 +170,10 @@ def named_factory(name: str) -> EnvFactory:
         )
     try:
         import_module(module)
-    except Exception as error:  # a module may raise anything while it is imported
-        raise UserError(f"module '{module}' cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
+        raise UserError(
+            f"module '{module}' cannot be imported: {type(error).__name__}: {text_of(error)}"
+        ) from error
     found = getattr(sys.modules[module], function, None)
     if not callable(found):
         kind = "no such function" if found is None else f"a {type(found).__name__}, not a function"
@@ -258,8 +268,10 @@ def _named(cfg: TrainConfig) -> Iterator[None]:
             f"env_id '{cfg.env_id}': module '{error.name or cfg.env_id.partition(':')[0]}' is not installed "
             "or not on the Python path"
         ) from error
-    except Exception as error:  # an environment's constructor may raise anything
-        problem = f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:  # an environment's constructor may raise anything
+        problem = f"{type(error).__name__}: {text_of(error)}"
+        if (unknown := re.search(r"unexpected keyword argument '(\w+)'", problem)) is not None:
+            problem = f"the environment takes no argument '{unknown[1]}'"
         raise UserError(
             f"env_id '{cfg.env_id}' with env_kwargs {cfg.env_kwargs} cannot be built: {problem}"
         ) from error

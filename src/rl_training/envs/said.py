@@ -13,6 +13,7 @@ from gymnasium import Space, spaces
 from rl_training.core.types import Array
 
 NUMBERS = (float, int, np.number, np.bool_)
+LARGEST_FLOAT = int(np.finfo(np.float64).max)
 
 
 class Misfit(Exception):
@@ -44,6 +45,8 @@ class SaidCheck:
                 "truncated, info)"
             )
         obs, reward, terminated, truncated, info = result
+        if reward.__class__ is int and abs(reward) > LARGEST_FLOAT:
+            return "gave a reward of more than 308 digits; it must fit a float"
         if not isinstance(reward, NUMBERS) and (problem := _reward(reward)) is not None:
             return problem
         for name, flag in (("terminated", terminated), ("truncated", truncated)):

@@ -26,7 +26,7 @@ def read_given(path: str | os.PathLike[str]) -> Checkpoint:
 
     The run may be in training: what was replaced or pruned in the middle of it is read anew.
     """
-    given = Path(path)
+    given = possible(path)
 
     def attempt(remarks: list[str]) -> Checkpoint:
         if not (given / "checkpoints").is_dir():
@@ -35,6 +35,18 @@ def read_given(path: str | os.PathLike[str]) -> Checkpoint:
         return _read_newest(given, None, remarks)
 
     return _patiently(given, attempt)
+
+
+def possible(path: str | os.PathLike[str]) -> Path:
+    """Return a path that may lead somewhere; one that no disk has, or that may not be followed, is refused."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # the search that follows tells what is missing
+    except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{str(path)[:200]!r} cannot be read: {problem}; give a run folder") from error
+    return Path(path)
 
 
 def _patiently(given: Path, attempt: Callable[[list[str]], Checkpoint]) -> Checkpoint:
@@ -165,7 +177,9 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
     if (given / "last").is_file():
         return _follow(given, "last", path)
     problem = "holds no checkpoint" if given.exists() else "does not exist"
-    raise UserError(f"{path} {problem}; give a run folder, a checkpoint folder, or last/best of a run")
+    raise UserError(
+        f"{path or given} {problem}; give a run folder, a checkpoint folder, or last/best of a run"
+    )
 
 
 def _follow(checkpoints: Path, pointer: str, given: object) -> Path:

@@ -1,7 +1,10 @@
 """`learning_curve.png`: what people look at first."""
 
+import contextlib
 import io
+import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ def plot_learning_curve(run_dir: Path, title: str) -> Path | None:
         return _plot(run_dir, title)
     except Exception as error:  # damaged logs, matplotlib, the disk
         problem = f"{type(error).__name__}: {error}"
+        if isinstance(error, OSError) and error.strerror:
+            problem = error.strerror
         warnings.warn(f"{run_dir / 'learning_curve.png'} was not drawn: {problem}", stacklevel=2)
         return None
 
@@ -38,14 +43,26 @@ def _plot(run_dir: Path, title: str) -> Path | None:
     evaluations = read_rows(run_dir / "evaluations.jsonl", _is_evaluation)
     if not rows and not evaluations:
         return None
-    import matplotlib
-
-    with matplotlib.rc_context():
+    with _silent_drawing() as matplotlib, matplotlib.rc_context():
         matplotlib.rcdefaults()  # not what a `matplotlibrc` in the working folder says
         picture = _draw(rows, evaluations, title)
     path = run_dir / "learning_curve.png"
     write_bytes(path, picture)  # replaces the file, and so no link leads the picture elsewhere
     return path
+
+
+@contextlib.contextmanager
+def _silent_drawing() -> Iterator[Any]:
+    """Yield matplotlib, which would tell of a home that it cannot write to, where its fonts are remembered."""
+    logger = logging.getLogger("matplotlib")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        import matplotlib
+
+        yield matplotlib
+    finally:
+        logger.setLevel(before)
 
 
 def _draw(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: str) -> bytes:

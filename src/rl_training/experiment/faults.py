@@ -4,10 +4,65 @@ import contextlib
 import traceback
 from pathlib import Path
 
-from rl_training.core.errors import printable
+from rl_training.core.errors import NO_MEMORY, RunFault, is_out_of_memory, printable
 from rl_training.experiment.files import write_text
 
 NAME = "error.txt"
+
+
+def disk_fault(error: OSError, what: str, run_dir: Path) -> RunFault:
+    """Return the sentence about `what` could not be written: somebody may have deleted it, or moved the whole run."""
+    if not run_dir.is_dir():
+        return RunFault(
+            f"{run_dir} was moved or deleted while it was being trained; if it was moved, resume it where it is now"
+        )
+    if isinstance(error, FileNotFoundError) and (missing := _missing(error, run_dir)) is not None:
+        lost = missing.is_relative_to(run_dir / "checkpoints")
+        remedy = "put it back, or train anew" if lost else "resume the run, which makes it anew"
+        return RunFault(f"{missing} was deleted while the run was being trained; {remedy}")
+    return RunFault(f"{what} could not be written: {error.strerror or error}")
+
+
+def _missing(error: OSError, run_dir: Path) -> Path | None:
+    """Return what is gone of a run: the file of the error, or the folder that it was in."""
+    if not is_inside(error, run_dir):
+        return None
+    missing = Path(error.filename)
+    while not missing.parent.exists():
+        missing = missing.parent
+    return missing
+
+
+def is_inside(error: OSError, run_dir: Path) -> bool:
+    """Tell whether an error is about a file of a run."""
+    return isinstance(error.filename, str) and Path(error.filename).absolute().is_relative_to(
+        run_dir.absolute()
+    )
+
+
+def told(error: BaseException, run_dir: Path, what_is_kept: str) -> BaseException:
+    """Return what a person reads of the end of a run: a sentence where one can be made, with what is kept.
+
+    A sentence is completed in place: a copy would have itself as its cause.
+    """
+    if isinstance(error, OSError) and is_inside(error, run_dir):
+        error = disk_fault(error, str(error.filename), run_dir)
+    elif is_out_of_memory(error):
+        error = RunFault(NO_MEMORY)
+    if isinstance(error, RunFault | KeyboardInterrupt):
+        error.args = (f"{str(error) or 'interrupted'} ({what_is_kept})",)
+    else:
+        error.add_note(what_is_kept)
+    return error
+
+
+def kept(last: Path | None) -> str:
+    """Return what a person has after a fault: the last checkpoint, which may have been taken elsewhere, or deleted."""
+    if last is None:
+        return "no checkpoint was written"
+    if not last.is_dir() and last.parents[1].is_dir():
+        return "no checkpoint is left"
+    return f"last good checkpoint: {last if last.is_dir() else last.name}"
 
 
 def write_traceback(run_dir: Path, error: BaseException) -> None:

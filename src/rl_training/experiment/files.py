@@ -66,11 +66,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        name_file(error, path)
         raise
     sync_folder(path.parent)
+
+
+def name_file(error: OSError, path: Path) -> None:
+    """Put the file into an error that a person knows: fsync names none, and others a temporary one."""
+    error.filename, error.filename2 = str(path), None
 
 
 def sync_folder(folder: Path) -> None:
@@ -78,6 +84,9 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        name_file(error, folder)
+        raise
     finally:
         os.close(descriptor)
 

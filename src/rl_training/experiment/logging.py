@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rl_training.config import TrainConfig
-from rl_training.core.errors import RunFault, UserError
+from rl_training.core.errors import UserError, text_of
 from rl_training.core.types import Progress
+from rl_training.experiment.faults import disk_fault
 from rl_training.experiment.files import unshare, write_text
 from rl_training.experiment.tensorboard import TensorBoardWriter
 from rl_training.runtime.callbacks import Callback
@@ -137,26 +138,38 @@ class MetricFiles:
             path.touch()
             unshare(path)
             _cut(path, positions.get(name, 0))
-        tracker = [WandbTracker(run_dir, config)] if config.track == "wandb" else []
+        tracker: dict[str, Sink] = {"wandb": WandbTracker(run_dir, config)} if config.track == "wandb" else {}
         table = CsvTable(run_dir / "metrics.csv", read_rows(self.paths["metrics.jsonl"], is_metrics_row))
         lines, events = JsonLines(self.paths["metrics.jsonl"]), TensorBoardWriter(self.paths[EVENTS])
-        self.sinks: list[Sink] = [lines, table, events, *tracker]
+        self.run_dir = run_dir
+        self.sinks: dict[str, Sink] = {
+            "metrics.jsonl": lines,
+            "metrics.csv": table,
+            EVENTS: events,
+            **tracker,
+        }
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
         """Write one row everywhere."""
-        for sink in self.sinks:
+        for name, sink in self.sinks.items():
             try:
                 sink.log(metrics, timesteps)
             except OSError as error:
-                raise RunFault(f"metrics could not be written: {error.strerror or error}") from error
+                raise disk_fault(error, name, self.run_dir) from error
 
     def positions(self) -> dict[str, int]:
         """Return the lengths of the files, after making sure that they are on disk."""
-        return {name: _synced_size(path) for name, path in self.paths.items()}
+        found = {}
+        for name, path in self.paths.items():
+            try:
+                found[name] = _synced_size(path)
+            except OSError as error:
+                raise disk_fault(error, name, self.run_dir) from error
+        return found
 
     def close(self) -> None:
         """Close all files; a full disk was reported already."""
-        for sink in self.sinks:
+        for sink in self.sinks.values():
             with contextlib.suppress(OSError):
                 sink.close()
 
@@ -170,10 +183,13 @@ class EvaluationLog(Callback):
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
         """Append one line."""
         try:
-            with self.path.open("a", encoding="utf-8") as file:
+            with self.path.open(
+                "r+", encoding="utf-8"
+            ) as file:  # not "a", which would hide that it was deleted
+                file.seek(0, os.SEEK_END)
                 file.write(json.dumps({"timesteps": progress.timesteps, **summary}) + "\n")
         except OSError as error:
-            raise RunFault(f"{self.path.name} could not be written: {error.strerror or error}") from error
+            raise disk_fault(error, self.path.name, self.path.parent) from error
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
@@ -181,9 +197,22 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def check_tracker(config: TrainConfig) -> None:
-    """Refuse a tracker that is not installed, before anything is made."""
-    if config.track == "wandb" and importlib.util.find_spec("wandb") is None:
+    """Refuse a tracker that is not installed, or has no key, before anything is made."""
+    if config.track != "wandb":
+        return
+    if importlib.util.find_spec("wandb") is None:
         raise UserError("track is 'wandb', but it is not installed; pip install 'rl-training[wandb]'")
+    if os.environ.get("WANDB_MODE", "online") not in ("online", "shared"):
+        return
+    import wandb
+
+    try:
+        wandb.login(verify=False)  # asks in a terminal, and raises elsewhere
+    except Exception as error:
+        raise UserError(
+            f"wandb has no key ({text_of(error)}); set WANDB_API_KEY, use 'wandb login', WANDB_MODE=offline or track "
+            "'none'"
+        ) from error
 
 
 def _cut(path: Path, size: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig
-from rl_training.core.errors import EnvironmentFault, Interrupted, RunFault, UserError
+from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
 from rl_training.core.generators import (
     callers_generators_kept,
     global_generators,
@@ -25,7 +25,7 @@ from rl_training.experiment.checkpointing import Checkpoint, restoring
 from rl_training.experiment.console import Console
 from rl_training.experiment.curves import plot_learning_curve
 from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper, training_stepper
-from rl_training.experiment.faults import forget_traceback, write_traceback
+from rl_training.experiment.faults import forget_traceback, kept, told, write_traceback
 from rl_training.experiment.files import write_text
 from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.logging import EvaluationLog, MetricFiles
@@ -179,7 +179,8 @@ class Run:
         """Bring everything to the state of the checkpoint, or to the start; return the progress made so far."""
         own = checkpoint if self._is_own(checkpoint) else None
         if own is None:
-            self.metadata.write()
+            with self._writable():
+                self.metadata.write()
         # touches no file of a run that goes on, so a checkpoint that does not fit does no harm
         interrupts.interruptible(lambda: self._bring_back(checkpoint))
         start = Progress(total_timesteps=self.config.total_timesteps)
@@ -270,14 +271,7 @@ class Run:
         with contextlib.suppress(OSError):  # a full disk: the error itself is worth more than its record
             ending = "interrupted" if interrupted else "failed"
             self.metadata.finish(ending, error=str(error) or type(error).__name__)
-        last = self.snapshots.last
-        kept = f"last good checkpoint: {last}" if last else "no checkpoint was written"
-        if not isinstance(error, RunFault) and not interrupted:
-            error.add_note(kept)
-            return error
-        if isinstance(error, RunFault):
-            return type(error)(f"{error} ({kept})")
-        return KeyboardInterrupt(f"{str(error) or 'interrupted'} ({kept})")
+        return told(error, self.run_dir, kept(self.snapshots.last))
 
     def _paused_at_once(self, reason: str, checkpoint: Checkpoint | None) -> TrainResult:
         """Record a pause before the first step: what is on disk is where the run will go on."""

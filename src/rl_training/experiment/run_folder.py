@@ -13,10 +13,12 @@ from typing import Any
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.experiment.building import NOTHING, Given, own_build
-from rl_training.experiment.checkpoint_folders import has_checkpoints, read_newest
+from rl_training.experiment.checkpoint_folders import has_checkpoints, possible, read_newest
 from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.origin import Origin
 
+MAX_SHOWN = 200
+"""Letters of a path in a sentence whose end must be read."""
 RECORDS = ("metrics.jsonl", "evaluations.jsonl")
 """What a run that has begun writes into; one with rows but no checkpoint has lost its checkpoints."""
 
@@ -53,7 +55,8 @@ def make_run_dir(
         raise UserError(f"output_dir '{cfg.output_dir}' lies below a file; choose a folder") from None
     except OSError as error:
         shutil.rmtree(prepared, ignore_errors=True)
-        raise UserError(f"output_dir '{cfg.output_dir}' cannot be written: {error.strerror}") from error
+        shown = cfg.output_dir if len(cfg.output_dir) <= MAX_SHOWN else f"{cfg.output_dir[:MAX_SHOWN]}…"
+        raise UserError(f"output_dir '{shown}' cannot be written: {error.strerror}") from error
 
 
 def _published(prepared: Path, path: Path) -> Path:
@@ -72,7 +75,7 @@ def _published(prepared: Path, path: Path) -> Path:
 
 def run_of(path: Path) -> Path:
     """Return the run folder that a run, a checkpoint of it, or `last`/`best` of it belongs to."""
-    whole = path.absolute()  # `.` has no parents to look at
+    whole = possible(path).absolute()  # `.` has no parents to look at
     for candidate in (path, path.parent, path.parent.parent, whole.parent, whole.parent.parent):
         if (candidate / "metadata.json").is_file() or has_checkpoints(candidate):
             return candidate

@@ -16,6 +16,7 @@ from rl_training.experiment.agent import check_spaces
 from rl_training.experiment.building import Given, build_parts
 from rl_training.experiment.checkpoint_folders import forget_after, point, prune, read_newest
 from rl_training.experiment.checkpointing import Checkpoint, fitting_weights, restoring, write_checkpoint
+from rl_training.experiment.faults import disk_fault
 from rl_training.experiment.memory import refuse_too_large, size_text
 from rl_training.experiment.metadata import surroundings
 from rl_training.experiment.replay import ReplayFiles, load_replay
@@ -90,7 +91,7 @@ class Snapshots:
             prune(self.checkpoints, self.config.keep_checkpoints)
             self.replay.prune()
         except OSError as error:
-            raise RunFault(f"checkpoint {name} could not be written: {error.strerror or error}") from error
+            raise disk_fault(error, f"checkpoint {name}", self.checkpoints.parent) from error
         self.last = folder
         self.cost["time/checkpoint_seconds"] += time.monotonic() - started
         self.cost["time/checkpoint_bytes"] += size + self.replay.bytes_written - written

@@ -1,0 +1,202 @@
+"""Tries one kind in a process of its own, and holds what came of it against the promise."""
+
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from riddles.kind import SLOWLY, TRAIN, Arena, Kept, Kind
+from rl_training.experiment.metadata import read_metadata
+
+SECONDS = 120
+"""More than this and a command counts as stuck."""
+HERE = Path(__file__).parent
+COMMAND = (sys.executable, "-m", "rl_training")
+FORBIDDEN = ("Traceback", "nexpected", "--debug", "Warning: ", "Exception ignored")
+"""What no person should read; the first letter of the second may be of either size."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one kind came to."""
+
+    kind: Kind
+    said: str
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended; a code of None means that it did not."""
+
+    code: int | None
+    out: str
+    err: str
+
+
+def attempt(kind: Kind, folder: Path, genuine: Path, reference: Path) -> Verdict:
+    """Try one kind in a new folder; `genuine` is a run paused in the middle, `reference` one that has ended."""
+    arena = Arena(folder / "here", genuine)
+    arena.here.mkdir(parents=True)
+    if kind.needs_run:
+        shutil.copytree(genuine, arena.here / "runs" / genuine.name)
+    kind.prepare(arena)
+    before = contents(arena.here)
+    ended = _start(kind, arena)
+    problems = judged(kind, ended)
+    if kind.kept in (Kept.NO_TRACE, Kept.UNCHANGED):
+        changed = sorted(name for name, _ in before.items() ^ contents(arena.here).items())
+        problems += [f"changed: {', '.join(changed[:4])}"] if changed else []
+    elif kind.kept is not Kept.DELETED:
+        problems += _lost(kind, arena, reference)
+    return Verdict(kind, _said(ended, arena), tuple(problems))
+
+
+def make_run(folder: Path, *, paused: bool) -> Path:
+    """Train a run to its end, or until a signal pauses it in the middle."""
+    arena = Arena(folder / ("paused" if paused else "finished") / "here", Path("none"))
+    arena.here.mkdir(parents=True)
+    stop = {"variables": SLOWLY, "meanwhile": lambda arena: os.kill(int(lock_owner(arena)), signal.SIGTERM)}
+    ended = _start(Kind("made", TRAIN, **stop if paused else {}), arena)  # type: ignore[arg-type]
+    if ended.code != (143 if paused else 0):
+        raise RuntimeError(f"a run to be misused ended with {ended}")
+    (arena.run / ".lock").unlink()
+    return arena.run
+
+
+def lock_owner(arena: Arena) -> str:
+    """Return the process that trains the run."""
+    return (arena.run / ".lock").read_text(encoding="utf-8").strip()
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return everything below a folder by its content; locks, which tell only who was there, apart."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            found[str(path)] = f"link to {os.readlink(path)}"
+        elif path.is_file() and path.name != ".lock":
+            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+        elif path.is_dir():
+            found[str(path)] = "folder"
+    return found
+
+
+def _variables(kind: Kind, folder: Path) -> dict[str, str]:
+    """Return the variables of a process: those of this one, and a home, a key and modules of its own."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "STRANGE", "LC_"))
+    }
+    package = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    own = {
+        "HOME": str(folder / "home"),
+        "XDG_STATE_HOME": str(folder.parent / "state"),  # of all arenas, as their genuine run is signed
+        "PYTHONPATH": os.pathsep.join([str(HERE / "modules"), str(HERE / "faults"), *package]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return {**kept, **own, **kind.variables}
+
+
+def _start(kind: Kind, arena: Arena) -> Ended:
+    """Run the command of a kind, and do meanwhile what it asks for."""
+    command = shlex.join([*COMMAND, *(word.replace("{run}", str(arena.run)) for word in kind.arguments)])
+    script = kind.shell.replace("{command}", command)
+    if kind.read_only:
+        script = _without_writing(arena.here / kind.read_only, script)
+    process = subprocess.Popen(
+        ["bash", "-c", script], cwd=arena.here, env=_variables(kind, arena.here.parent), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        if kind.meanwhile is not None and _trains(arena, process):
+            kind.meanwhile(arena)
+        out, err = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        out, err = process.communicate()
+        return Ended(None, out.decode(errors="replace"), err.decode(errors="replace"))
+    return Ended(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def _without_writing(folder: Path, script: str) -> str:
+    """Return a script that cannot write to a folder: by permissions, which mean nothing to root, or by a mount."""
+    if os.geteuid() != 0:
+        return f"chmod -R a-w {folder}; trap 'chmod -R u+w {folder}' EXIT; {script.removeprefix('exec ')}"
+    mount = f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder} && {script}"
+    return f"exec unshare -m bash -c {shlex.quote(mount)}"
+
+
+def _trains(arena: Arena, process: "subprocess.Popen[bytes]") -> bool:
+    """Wait until a run has a checkpoint after its first; return whether that came before its end."""
+    limit = time.monotonic() + SECONDS
+    while process.poll() is None and time.monotonic() < limit:
+        if any(arena.here.glob("runs/*/checkpoints/step_32")):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def judged(kind: Kind, ended: Ended) -> list[str]:
+    """Return what is wrong with how a command ended and with what it said."""
+    if ended.code is None:
+        return [f"still running after {SECONDS} s"]
+    problems = [] if ended.code == kind.code else [f"exit code {ended.code} instead of {kind.code}"]
+    said = ended.out + ended.err
+    problems += [f"says '{word}'" for word in FORBIDDEN if word in ended.err]
+    if not all(line.isprintable() for line in ended.err.replace("\r", "").split("\n")):
+        problems.append("escape sequences")
+    errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    if kind.code in (1, 2) and kind.words and len(errors) != 1:
+        problems.append(f"{len(errors)} sentences instead of one")
+    if kind.code == 0 and errors:
+        problems.append("a complaint about what is no fault")
+    strange = [
+        line
+        for line in ended.err.splitlines()
+        if line and not line.startswith(("error: ", "warning: ", "  "))
+    ]
+    if kind.code in (0, 1, 2) and strange:
+        problems.append(f"a line from nowhere: {strange[0][:200]}")
+    problems += [f"does not say '{word}'" for word in kind.words if word not in said]
+    return problems
+
+
+def _lost(kind: Kind, arena: Arena, reference: Path) -> list[str]:
+    """Return what a run has lost: it must load, go on, and end as it would have."""
+    if not (arena.run / ".origin.json").is_file():
+        return ["the run is gone"]
+    status = read_metadata(arena.run).get("status")
+    command = (
+        ("eval", "{run}", "--num-episodes", "1") if status == "finished" else ("resume", "{run}", "--quiet")
+    )
+    mended = {"STRANGE_MENDED": "1", "STRANGE_SECONDS": "0"}
+    ended = _start(Kind("mended", (*command, "--trust-modules"), variables=mended), arena)
+    problems = [] if ended.code == 0 else [f"{command[0]} afterwards: {ended.err.strip()[-300:]}"]
+    if kind.kept is Kept.EXACTLY:
+        weights = "checkpoints/step_256/model.safetensors"
+        mine = arena.run / weights
+        if not mine.is_file() or mine.read_bytes() != (reference / weights).read_bytes():
+            problems.append("it ended with other weights than a run without trouble")
+    return problems
+
+
+def _said(ended: Ended, arena: Arena) -> str:
+    """Return what a person reads, as it would be anywhere."""
+    errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    lines = errors or [line for line in ended.err.splitlines() if line.strip()]
+    said = lines[0] if lines else ""
+    if said.endswith(":") and errors:  # all problems of a config at once
+        said += " …"
+    said = (
+        said.replace(str(arena.run), "RUN").replace(str(arena.here) + "/", "").replace(str(arena.here), ".")
+    )
+    return re.sub(r"runs/ppo__\S+?__\d{8}-\d{6}", "RUN", said.removeprefix("error: "))

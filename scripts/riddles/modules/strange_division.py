@@ -1,0 +1,3 @@
+"""Fails when it is imported."""
+
+_ = 1 / 0

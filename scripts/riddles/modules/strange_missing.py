@@ -1,0 +1,3 @@
+"""Needs what is not installed."""
+
+import no_such_package  # noqa: F401
