@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -72,8 +73,10 @@ def load_agent(
         refuse_larger_network(source, config, checkpoint.state, checkpoint.spec)
     _refuse_encoder(checkpoint, given, trusted=trust_modules, own_arguments="encoder_kwargs" in changes)
 
-    def refuse_env() -> None:
-        refuse_foreign_module(source, config.env_id, signed=signed, allowed=trust_modules or env is not None)
+    # a partial, as it is pickled with the agent
+    refuse_env = partial(
+        refuse_foreign_module, source, config.env_id, signed=signed, allowed=trust_modules or env is not None
+    )
 
     if checkpoint.spec is None or (env is not None and probe):
         refuse_env()
