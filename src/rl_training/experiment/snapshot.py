@@ -18,6 +18,7 @@ from rl_training.experiment.checkpoint_folders import forget_after, point, prune
 from rl_training.experiment.checkpointing import Checkpoint, fitting_weights, restoring, write_checkpoint
 from rl_training.experiment.memory import refuse_too_large, size_text
 from rl_training.experiment.metadata import surroundings
+from rl_training.experiment.one_hots import tell_one_hots
 from rl_training.experiment.replay import ReplayFiles, load_replay
 
 
@@ -161,6 +162,8 @@ def parts_with_replay(
     With `notice`, the size of the buffer is told, and one that does not fit into memory is refused before it is filled.
     A run that goes on has its `own`; if that is damaged, an older checkpoint in the folder `fall_back_in` is taken.
     """
+    if notice is not None:
+        tell_one_hots(config, spec, notice)
     parts = build_parts(config, spec, given)
     needed = parts.source.nbytes
     if notice is not None and parts.source.storages:
