@@ -1,15 +1,11 @@
 """The commands of `rl-training`. Imports nothing heavy until one is chosen."""
 
-import contextlib
 import errno
 import importlib
 import os
 import shutil
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 COMMANDS = {
     "train": ("rl_training.cli.train", "train an agent from a config or from flags"),
@@ -64,7 +60,9 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
         unknown = UserError(f"unknown command '{command}'{did_you_mean(command, COMMANDS)}")
         return _report(unknown, 2, debug)
     try:
-        with _plain_warnings():
+        from rl_training.cli.quiet import plain_warnings
+
+        with plain_warnings():
             code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
         sys.stdout.flush()
         return code
@@ -102,24 +100,6 @@ def command_name() -> str:
     if called.name != "rl-training":
         return "python -m rl_training.cli"
     return "rl-training" if shutil.which("rl-training") else os.path.relpath(called)
-
-
-@contextlib.contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Print our own warnings as one line each, without file and line number."""
-    with warnings.catch_warnings():
-        show = warnings.showwarning
-
-        from rl_training.core.errors import readable
-
-        def show_plainly(message: Any, category: Any, filename: str, *rest: Any, **options: Any) -> None:
-            if category is UserWarning and "rl_training" in filename:
-                print(f"warning: {readable(message)}", file=sys.stderr)
-            else:
-                show(message, category, filename, *rest, **options)
-
-        warnings.showwarning = show_plainly
-        yield
 
 
 def _report(error: Exception, code: int, debug: bool) -> int:
