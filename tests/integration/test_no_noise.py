@@ -31,7 +31,18 @@ class Talkative(gymnasium.Env):
 
 gymnasium.register("Talkative-v0", entry_point=Talkative, max_episode_steps=50)
 """
-TRAIN = "train ppo --total-timesteps 64 --num-envs 2 --num-steps 32 --num-eval-episodes 1".split()
+TRAIN = [
+    "train",
+    "ppo",
+    "--total-timesteps",
+    "64",
+    "--num-envs",
+    "2",
+    "--num-steps",
+    "32",
+    "--num-eval-episodes",
+    "1",
+]
 
 
 def spoken(folder: Path, *arguments: str) -> list[str]:
