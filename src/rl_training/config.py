@@ -56,6 +56,10 @@ class AlgorithmConfig(CheckedConfig):
         """Return what is possible, but hardly meant."""
         return []
 
+    def rows_at_once(self, num_envs: int) -> tuple[int, str]:
+        """Return how many observations an update reads at once, and how to make them fewer, as text."""
+        return 0, ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(CheckedConfig):

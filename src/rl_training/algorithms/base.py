@@ -1,6 +1,7 @@
 """The public face that every algorithm shares: construct, learn, predict, evaluate, save, load."""
 
 import contextlib
+import copy
 from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -104,8 +105,8 @@ class Algorithm:
         `auto` does in terminals and notebooks.
         """
         from rl_training.experiment import runs
+        from rl_training.experiment.carried import going_on_from
         from rl_training.experiment.console import python_console
-        from rl_training.experiment.starting import beginning
 
         follow = runs.Follow(self._become)
         callbacks = [follow, *callbacks]
@@ -117,19 +118,9 @@ class Algorithm:
                 max_time = self.config.max_time
                 result = runs.resume(self._unfinished, max_time=max_time, callbacks=callbacks, **parts)
             else:
-                start_from = self._run_dir or (self._agent.path if self._agent is not None else None)
-                begun = 0
-                if start_from is not None:
-                    begun = self.agent.timesteps
-                    self.agent.environment()  # a loaded agent may know no environment, or one of somebody else's
-                    self.agent.permission.refuse_schedules(self.config)
-                budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
-                config = self.config.with_overrides(total_timesteps=begun + budget)
-                if self._begins_anew and self._run_dir is None:
-                    config, learned = beginning(self.agent, config.with_overrides(total_timesteps=budget))
-                    result = runs.train(config, callbacks=callbacks, learned=learned, **parts)
-                else:
-                    result = runs.train(config, callbacks=callbacks, start_from=start_from, **parts)
+                with going_on_from(self._agent, self._run_dir) as start_from:
+                    config, origin = self._begun(start_from, total_timesteps)
+                    result = runs.train(config, callbacks=callbacks, **origin, **parts)
             paused = result.paused
             self._unfinished = result.run_dir if paused else None  # perhaps before its first checkpoint
         finally:
@@ -139,6 +130,22 @@ class Algorithm:
                 with contextlib.suppress(Exception):  # now, as the folder may be gone when it is asked for
                     self._become(self.agent)
         return self
+
+    def _begun(self, start_from: Any, total_timesteps: int | None) -> tuple[TrainConfig, dict[str, Any]]:
+        """Return the settings of the next run, and what it begins with, by the names that `train` has for them."""
+        from rl_training.experiment.starting import beginning
+
+        budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
+        if start_from is None:
+            return self.config.with_overrides(total_timesteps=budget), {}
+        self.agent.environment()  # a loaded agent may know none, or one of somebody else's
+        self.agent.permission.refuse_schedules(self.config)
+        if self._begins_anew and self._run_dir is None:
+            config = self.config.with_overrides(total_timesteps=budget)
+            config, learned = beginning(self.agent, start_from, config)
+            return config, {"learned": learned}
+        config = self.config.with_overrides(total_timesteps=self.agent.timesteps + budget)
+        return config, {"start_from": start_from}
 
     def _become(self, agent: "Agent") -> None:
         self._agent = agent
@@ -245,3 +252,32 @@ class Algorithm:
                     probe=False,
                 )
         return self._agent
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: all that `save` keeps, and nothing that is open; refuse what has no name."""
+        from rl_training.experiment.building import Given
+        from rl_training.experiment.carried import refuse_nameless
+
+        refuse_nameless(Given(type(self), self._factory, self._encoder))
+        return self._content()
+
+    def __setstate__(self, content: dict[str, Any]) -> None:
+        from rl_training.experiment.carried import still_there
+
+        vars(self).update(content)
+        self._unfinished = still_there(self._unfinished)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        other = object.__new__(type(self))
+        shared = {"_factory": self._factory, "_encoder": self._encoder}  # code, whose name is not needed here
+        other.__setstate__(copy.deepcopy(self._content() | dict.fromkeys(shared), memo) | shared)
+        return other
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)
+
+    def _content(self) -> dict[str, Any]:
+        """Return its attributes with the agent in it, which goes on from its own checkpoint, wherever a run got to."""
+        if self._agent is None and self._run_dir is None:
+            return dict(vars(self))
+        return vars(self) | {"_agent": self.agent, "_run_dir": None}

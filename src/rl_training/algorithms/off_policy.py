@@ -63,6 +63,10 @@ class ReplayConfig(AlgorithmConfig):
             found.append(f"gradient_steps is {self.gradient_steps}; use 1 or more, or -1 for train_freq")
         return found
 
+    def rows_at_once(self, num_envs: int) -> tuple[int, str]:
+        """A batch has observations and their successors."""
+        return 2 * self.batch_size, "use a smaller batch_size"
+
     def remarks(self, total_timesteps: int, num_envs: int) -> list[str]:
         """A run may be too short for its first update."""
         found = []

@@ -70,6 +70,10 @@ class ActorCriticConfig(AlgorithmConfig):
         """Return how to get larger ones, as text."""
         return "use more num_steps or num_envs"
 
+    def rows_at_once(self, num_envs: int) -> tuple[int, str]:
+        """A rollout is prepared whole, once for all epochs."""
+        return self.num_steps * num_envs, "use fewer num_steps or num_envs"
+
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         found = [

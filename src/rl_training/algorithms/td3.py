@@ -85,14 +85,8 @@ class TD3Learner(ContinuousLearner):
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[Measured, Numbers | None]:
-        """Train the critics; whether the actor's turn has come depends on the number of updates in the run."""
-        metrics = self._train_critics(rows, self.draw_noise(len(rows), self.action_size), learning_rate)
-        if (updates + 1) % self.config.policy_delay == 0:
-            metrics |= self._train_actor(rows, learning_rate)
-        return metrics, None
-
-    def _train_critics(self, rows: Transitions, noise: Numbers, learning_rate: Tensor) -> Measured:
-        """One step down the mean squares, summed over critics; the gradient by their values is written out."""
+        """One step down the critics' mean squares, summed; whether the actor's turn has come follows from `updates`."""
+        noise = self.draw_noise(len(rows), self.action_size)
         clip, xp = self.config.target_noise_clip, namespace(noise)
         smoothing = xp.clip(noise * self.config.target_policy_noise, -clip, clip)
         with torch.no_grad():
@@ -106,7 +100,10 @@ class TD3Learner(ContinuousLearner):
             "q_value": values.sum() / (len(values) * len(rows)),
         }
         self.critics_run.backward(differences * (2.0 / len(rows)))
-        return metrics | {"critic_grad_norm": self.critic_optimizer.descend(learning_rate)}
+        metrics["critic_grad_norm"] = self.critic_optimizer.descend(learning_rate)
+        if (updates + 1) % self.config.policy_delay == 0:
+            metrics |= self._train_actor(rows, learning_rate)
+        return metrics, None
 
     def _train_actor(self, rows: Transitions, learning_rate: Tensor) -> Measured:
         """One step of the actor up the first critic, which is passed through, not differentiated; then the targets."""

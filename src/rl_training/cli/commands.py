@@ -6,10 +6,7 @@ import importlib
 import os
 import shutil
 import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 COMMANDS = {
     "train": ("rl_training.cli.train", "train an agent from a config or from flags"),
@@ -56,22 +53,15 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def _run(command: str, arguments: list[str], debug: bool) -> int:
-    from rl_training.core.errors import (
-        NO_MEMORY,
-        Interrupted,
-        RunFault,
-        UserError,
-        did_you_mean,
-        is_out_of_memory,
-        printable,
-        text_of,
-    )
+    from rl_training.core.errors import Interrupted, RunFault, UserError, did_you_mean, printable
 
     if command not in COMMANDS:
         unknown = UserError(f"unknown command '{command}'{did_you_mean(command, COMMANDS)}")
         return _report(unknown, 2, debug)
     try:
-        with _plain_warnings():
+        from rl_training.cli.quiet import plain_warnings
+
+        with plain_warnings():
             code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
         sys.stdout.flush()
         return code
@@ -91,20 +81,27 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if is_out_of_memory(error):
-            refused = UserError(NO_MEMORY)
-            refused.__cause__ = error
-            return _report(refused, 2, debug)
-        if isinstance(error, OSError) and error.filename is None and error.errno in NO_ROOM:
-            # what is printed; a file that cannot be written is named
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            error = OSError(f"the standard output cannot be written: {error.strerror}")
-            return _report(error, 1, debug)
-        if not debug:
-            error = RuntimeError(
-                f"{type(error).__name__}: {text_of(error)} (run again with --debug for the traceback)"
-            )
+        return _report_unforeseen(error, debug)
+
+
+def _report_unforeseen(error: Exception, debug: bool) -> int:
+    """Say what nobody has made a sentence of, but for what may happen anywhere."""
+    from rl_training.core.errors import NO_MEMORY, UserError, is_out_of_memory, text_of
+
+    if is_out_of_memory(error):
+        refused = UserError(NO_MEMORY)
+        refused.__cause__ = error
+        return _report(refused, 2, debug)
+    if isinstance(error, OSError) and error.filename is None and error.errno in NO_ROOM:
+        # what is printed; a file that cannot be written is named
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        error = OSError(f"the standard output cannot be written: {error.strerror}")
         return _report(error, 1, debug)
+    if not debug:
+        error = RuntimeError(
+            f"{type(error).__name__}: {text_of(error)} (run again with --debug for the traceback)"
+        )
+    return _report(error, 1, debug)
 
 
 def _settle_streams() -> None:
@@ -127,24 +124,6 @@ def command_name() -> str:
     if called.name != "rl-training":
         return "python -m rl_training.cli"
     return "rl-training" if shutil.which("rl-training") else os.path.relpath(called)
-
-
-@contextlib.contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Print our own warnings as one line each, without file and line number."""
-    with warnings.catch_warnings():
-        show = warnings.showwarning
-
-        from rl_training.core.errors import readable
-
-        def show_plainly(message: Any, category: Any, filename: str, *rest: Any, **options: Any) -> None:
-            if category is UserWarning and "rl_training" in filename:
-                print(f"warning: {readable(message)}", file=sys.stderr)
-            else:
-                show(message, category, filename, *rest, **options)
-
-        warnings.showwarning = show_plainly
-        yield
 
 
 def _report(error: Exception, code: int, debug: bool) -> int:

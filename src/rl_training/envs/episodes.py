@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 
 from rl_training.core.errors import EnvironmentFault, text_of
 from rl_training.core.seeding import ACTION_SPACES, EPISODES, derived_seed, episode_seed
@@ -195,6 +196,19 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Tell whether the Arcade Learning Environment is at the bottom, and seen as the console draws it."""
         game = self.unwrapped
         return hasattr(game, "ale") and bool(self.observation_space == game.observation_space)
+
+    def announces_an_end(self) -> bool:
+        """Tell whether episodes have a time limit: of Gymnasium's, or that of the Arcade Learning Environment."""
+        if (self.spec is not None and self.spec.max_episode_steps is not None) or hasattr(
+            self.unwrapped, "ale"
+        ):
+            return True
+        layer: Any = self.env
+        while isinstance(layer, gymnasium.Wrapper):
+            if isinstance(layer, TimeLimit):
+                return True
+            layer = layer.env
+        return False
 
     def mask_method(self) -> str | None:
         """Tell whether the environment has a method for masks: see `envs.masks.mask_method`."""

@@ -20,6 +20,7 @@ from rl_training.envs.atari_native import OF_THE_THREADS, NativeAtari
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.images import ImagePreprocessing
 from rl_training.envs.masks import telling_masks
+from rl_training.envs.simulators import hear_mujoco
 from rl_training.envs.workers import WorkerVectorEnv
 from rl_training.envs.wrapping import limited, wrapped
 
@@ -89,6 +90,8 @@ def make_vector_env(
 def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
     with _named(cfg):
         _find(cfg.env_id)
+        if (known := gymnasium.registry.get(cfg.env_id)) is not None:
+            hear_mujoco(known.entry_point)
         if cfg.preprocessing == "atari":
             kwargs = single_frames(cfg.env_id, kwargs)
             if cfg.env_backend == "native":  # evaluations and videos play one game at a time

@@ -1,9 +1,11 @@
-"""Finds environments that keep something across resets, before a run relies on their not doing so.
+"""Finds environments that keep something across resets, or never end, before a run relies on their not doing so.
 
 Exact resume rests on an episode being a function of its reset seed and its actions. Here a reused environment plays
 against a fresh one, with the same seed and the same actions, and a second fresh one is the control.
 """
 
+import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -25,6 +27,8 @@ EARLIER_EPISODES = 3
 """What the reused environment has behind it."""
 MAX_STEPS = 60
 """Of each episode: a bound in steps, so that the finding does not depend on the machine's speed."""
+STEPS_TO_END, SECONDS_TO_END = 2_000, 1.0
+"""How long an episode's end is waited for where nothing announces one."""
 
 Environments: TypeAlias = SyncVectorEnv | WorkerVectorEnv
 
@@ -66,7 +70,36 @@ def settle_rebuilding(
             f"which takes {finding.seconds_per_rebuild * 1000:.2g} ms; --rebuild-envs off saves that, and gives up "
             "exact resume"
         )
+    if config.env_backend != "native" and _never_ends(config, factory):
+        remedy = "wrap it in gymnasium.wrappers.TimeLimit"
+        if factory is None:
+            remedy = "max_episode_steps: 1000 gives it one"
+        notice(
+            f"environment '{config.env_id}' has no time limit, and did not end in {STEPS_TO_END:,} steps by chance: "
+            f"returns are counted when episodes end; {remedy}"
+        )
     return config.with_overrides(rebuild_envs="on" if finding.rebuild else "off")
+
+
+def _never_ends(config: TrainConfig, factory: EnvFactory | None) -> bool:
+    """Tell whether nothing announces an end and none comes while it is waited for; a slow one has no time to tell."""
+    try:
+        with (
+            callers_generators_kept(),
+            contextlib.closing(make_vector_env(config, 1, factory=factory)) as env,
+        ):
+            assert isinstance(env, SyncVectorEnv | WorkerVectorEnv)
+            if env.call("announces_an_end")[0]:
+                return False
+            last, masked = time.monotonic() + SECONDS_TO_END, config.use_action_masks == "on"
+            obs, told = env.reset()
+            for _ in range(STEPS_TO_END):
+                obs, _, terminated, truncated, told = env.step(random_action(env, obs, told, masked=masked))
+                if terminated[0] or truncated[0] or time.monotonic() > last:
+                    return False
+            return True
+    except Exception:  # as in `inspect`
+        return False
 
 
 def inspect(config: TrainConfig, factory: EnvFactory | None = None) -> Finding:

@@ -34,16 +34,13 @@ class SaidCheck:
     def after_reset(self, result: Any) -> str | None:
         """Return what is wrong with what `reset` returned; None if nothing is."""
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-            return f"returned {_kind(result)} from reset, where Gymnasium asks for (observation, info)"
-        return self._observation(result[0])
+            return f"returned {kind_of(result)} from reset, where Gymnasium asks for (observation, info)"
+        return self.observation(result[0])
 
     def after_step(self, result: Any) -> str | None:
         """Return what is wrong with what `step` returned; None if nothing is."""
-        if not isinstance(result, tuple) or len(result) != 5:
-            return (
-                f"returned {_kind(result)} from step, where Gymnasium asks for (observation, reward, terminated, "
-                "truncated, info)"
-            )
+        if (problem := wrong_length(result)) is not None:
+            return problem
         obs, reward, terminated, truncated, info = result
         if reward.__class__ is int and abs(reward) > LARGEST_FLOAT:
             return "gave a reward of more than 308 digits; it must fit a float"
@@ -53,10 +50,11 @@ class SaidCheck:
             if flag.__class__ is not bool and (problem := _flag(name, flag)) is not None:
                 return problem
         if not isinstance(info, dict):
-            return f"gave {_kind(info)} as info, where Gymnasium asks for a dict"
-        return self._observation(obs)
+            return f"gave {kind_of(info)} as info, where Gymnasium asks for a dict"
+        return self.observation(obs)
 
-    def _observation(self, obs: Any) -> str | None:
+    def observation(self, obs: Any) -> str | None:
+        """Return what is wrong with an observation; None if nothing is."""
         if obs.__class__ is np.ndarray and obs.shape == self._shape and obs.dtype in self._types:
             return None
         if self._is_number and isinstance(obs, int | np.integer):
@@ -67,18 +65,28 @@ class SaidCheck:
         return problem
 
 
+def wrong_length(result: Any) -> str | None:
+    """Return what is wrong with what `step` returned if that is no tuple of five."""
+    if isinstance(result, tuple) and len(result) == 5:
+        return None
+    return (
+        f"returned {kind_of(result)} from step, where Gymnasium asks for (observation, reward, terminated, "
+        "truncated, info)"
+    )
+
+
 def _misfit(space: Space[Any], obs: Any, key: str) -> str | None:
     """Return what is wrong with an observation or an entry of one."""
     what = f"an observation whose entry '{key}' is" if key else "an observation that is"
     if isinstance(space, spaces.Dict):
         if not isinstance(obs, Mapping):
-            return f"gave {what} {_kind(obs)}, where its space has entries {list(space.spaces)}"
+            return f"gave {what} {kind_of(obs)}, where its space has entries {list(space.spaces)}"
         if set(obs) != set(space.spaces):
             return f"gave {what} a dict with entries {list(obs)}, where its space has {list(space.spaces)}"
         parts: Any = ((name, part, obs[name]) for name, part in space.spaces.items())
     elif isinstance(space, spaces.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(space.spaces):
-            return f"gave {what} {_kind(obs)}, where its space is a tuple of {len(space.spaces)}"
+            return f"gave {what} {kind_of(obs)}, where its space is a tuple of {len(space.spaces)}"
         parts = ((str(i), part, obs[i]) for i, part in enumerate(space.spaces))
     else:
         return _leaf_misfit(space, obs, what)
@@ -91,7 +99,7 @@ def _leaf_misfit(space: Space[Any], obs: Any, what: str) -> str | None:
         return None  # refused elsewhere, by its space
     array = _array(obs)
     if array is None or array.dtype.kind not in "biuf":
-        return f"gave {what} {_kind(obs)}, where its space holds numbers of type {space.dtype}"
+        return f"gave {what} {kind_of(obs)}, where its space holds numbers of type {space.dtype}"
     if array.shape != tuple(space.shape or ()):
         return f"gave {what} of shape {array.shape}, where its space says {tuple(space.shape or ())}"
     fits = np.can_cast(array.dtype, space.dtype, "same_kind") or _whole(array, space.dtype)
@@ -106,7 +114,7 @@ def _whole(array: Array, dtype: Any) -> bool:
 def _reward(reward: Any) -> str | None:
     array = _array(reward)
     if array is None or array.dtype.kind not in "biuf":
-        return f"gave a reward that is {_kind(reward)}; it must be a number"
+        return f"gave a reward that is {kind_of(reward)}; it must be a number"
     if array.ndim == 0:
         return None
     remedy = "take one of its numbers in a wrapper"
@@ -118,7 +126,7 @@ def _reward(reward: Any) -> str | None:
 def _flag(name: str, flag: Any) -> str | None:
     array = _array(flag)
     fine = array is not None and array.ndim == 0 and array.dtype.kind in "biu" and array in (0, 1)
-    return None if fine else f"gave '{name}' that is {_kind(flag)}; it must be true or false"
+    return None if fine else f"gave '{name}' that is {kind_of(flag)}; it must be true or false"
 
 
 def _array(value: Any) -> Array | None:
@@ -128,7 +136,7 @@ def _array(value: Any) -> Array | None:
         return None
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
     """Return what something is, in few words."""
     if value is None:
         return "None"

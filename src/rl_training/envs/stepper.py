@@ -17,6 +17,7 @@ from rl_training.envs.autoreset import reads_same_step
 from rl_training.envs.episodes import Snapshot
 from rl_training.envs.finite import too_large, zero_product
 from rl_training.envs.masks import MaskReader, env_spec
+from rl_training.envs.native import NativeDoor
 from rl_training.envs.observations import write_batch, write_row
 from rl_training.envs.statistics import Statistics, statistics_from, statistics_state
 from rl_training.envs.success import read_success
@@ -53,6 +54,7 @@ class VectorStepper:
         self.spec = env_spec(*single, env.num_envs, masked=masked)
         self.adapter = ActionAdapter(env.single_action_space)
         self.vector_steps = 0
+        self._door = env if self.resumable else NativeDoor(env, same_step=self.same_step)
         n = env.num_envs
         reward = np.zeros(n, np.float64)
         self.out = StepArrays(
@@ -77,7 +79,7 @@ class VectorStepper:
 
     def reset(self) -> None:
         """Start a new episode everywhere."""
-        obs, info = self.env.reset(seed=self.seed)
+        obs, info = self._door.reset(seed=self.seed)
         out = self.out
         write_batch(self._seen, obs)
         out.ended[:] = False
@@ -94,7 +96,7 @@ class VectorStepper:
         was_ended = out.any_ended and not self.same_step
         if was_ended:
             np.logical_not(out.ended, out=out.valid)
-        obs, reward, terminated, truncated, info = self.env.step(self.adapter.to_env(action))
+        obs, reward, terminated, truncated, info = self._door.step(self.adapter.to_env(action))
         self.vector_steps += 1
         write_batch(self._seen, obs)
         out.reward[:] = reward

@@ -1,11 +1,12 @@
 """A policy with all it needs to act in an environment: predict, evaluate, save."""
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,7 +23,8 @@ from rl_training.envs.factory import EnvFactory, checked_factory
 from rl_training.envs.masks import masks_of, without_entry
 from rl_training.envs.observations import batched
 from rl_training.envs.stepper import saved_statistics
-from rl_training.experiment.building import NOTHING, Given, own_build, with_masks
+from rl_training.experiment.building import NOTHING, Given, build_actor, own_build, with_masks
+from rl_training.experiment.carried import copied_state, refuse_nameless
 from rl_training.experiment.checkpointing import SPACES, write_checkpoint
 from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper
 from rl_training.experiment.trust import OWN, Permission, refuse_missing_factory
@@ -42,7 +44,7 @@ class Agent:
         given: Given = NOTHING,
         path: Path | None = None,
         env_factory: bool = False,
-        refuse_env: Callable[[], None] = lambda: None,
+        refuse_env: Callable[[], None] | None = None,
         permission: Permission = OWN,
     ) -> None:
         """`state` and `progress` are asked when they are needed: an agent may be the one that is being trained.
@@ -172,7 +174,8 @@ class Agent:
             return self.config.with_overrides(env_id=env), None
         if env is None and self.given.factory is None:
             refuse_missing_factory(self._name, self.config.env_id, needed=self._env_factory)
-            self._refuse_env()
+            if self._refuse_env is not None:
+                self._refuse_env()
         return self.config, self.given.factory if env is None else checked_factory(env)
 
     @property
@@ -200,6 +203,43 @@ class Agent:
             return target
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_nameless(self.given)
+        return self._content()
+
+    def __setstate__(self, content: dict[str, Any]) -> None:
+        config, spec, given, state = (content.pop(name) for name in ("config", "spec", "given", "state"))
+        rng, progress = content.pop("rng"), content.pop("progress")
+        policy = build_actor(config, spec, given).policy
+        policy.load_state_dict(state["model"])
+        Agent.__init__(
+            self, config, spec, policy, given=given, state=lambda: state, progress=lambda: progress, **content
+        )
+        self._rng = rng
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        other = object.__new__(type(self))
+        other.__setstate__(self._content())
+        return other
+
+    def __copy__(self) -> Self:
+        return copy.deepcopy(self)
+
+    def _content(self) -> dict[str, Any]:
+        """Return it as it is now, as data: without networks, whose parameters share memory with views of them."""
+        return {
+            "config": self.config,
+            "spec": self.spec,
+            "given": self.given,
+            "state": copied_state(self.state),
+            "progress": self._progress(),
+            "rng": copy.deepcopy(self._rng),
+            "path": self.path,
+            "env_factory": self._env_factory,
+            "refuse_env": self._refuse_env,
+            "permission": self.permission,
+        }
 
 
 def agent_facts(config: TrainConfig, spec: EnvSpec, given: Given, *, env_factory: bool) -> dict[str, Any]:

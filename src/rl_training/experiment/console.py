@@ -3,6 +3,7 @@
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal, TextIO
 
 from rl_training.core.errors import UserError
@@ -29,10 +30,21 @@ TABLE_ROWS = (
 
 
 class Console(Callback):
-    """Both a logger (rows of metrics) and a callback (progress); does nothing itself."""
+    """Both a logger (rows of metrics) and a callback (progress); does nothing itself.
 
-    def start(self, progress: Progress) -> None:
-        """Before the first step."""
+    Rows may be minutes apart, so that what is known between them is shown, too: steps, speed and recent episodes.
+    """
+
+    _begun, _begun_at = 0.0, 0
+
+    def start(self, progress: Progress, recent: Callable[[], dict[str, float]] = dict) -> None:
+        """Before the first step; `recent` tells the means of the last episodes, as a row names them."""
+        self._recent, self._begun, self._begun_at = recent, time.monotonic(), progress.timesteps
+
+    def _between_rows(self, progress: Progress) -> dict[str, float]:
+        """Return what is known without a row."""
+        seconds = max(time.monotonic() - self._begun, 1e-9)
+        return self._recent() | {"time/fps": (progress.timesteps - self._begun_at) / seconds}
 
     def notice(self, text: str) -> None:
         """Something to know before the run."""
@@ -45,7 +57,7 @@ class Console(Callback):
 
 
 class PlainConsole(Console):
-    """One line per evaluation, and one every few seconds in between."""
+    """One line per evaluation, and one every few seconds in between, of a row or of what is known without one."""
 
     def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 5.0) -> None:
         self.stream = stream or sys.stdout
@@ -54,8 +66,9 @@ class PlainConsole(Console):
         self._total = 0
         self._no_room = False
 
-    def start(self, progress: Progress) -> None:
+    def start(self, progress: Progress, recent: Callable[[], dict[str, float]] = dict) -> None:
         """Remember the budget."""
+        super().start(progress, recent)
         self._total = progress.total_timesteps
         self._last_line = time.monotonic()
 
@@ -63,13 +76,20 @@ class PlainConsole(Console):
         """Print it."""
         self._print(f"note: {text}")
 
+    def on_collect(self, progress: Progress) -> None:
+        """Print what is known, if no row has come for long."""
+        if self._is_due() and not progress.done:  # an end has its own row
+            self._line(self._between_rows(progress), progress.timesteps)
+
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
         """Print the row if it is due."""
-        if (
-            "eval/mean_reward" not in metrics
-            and time.monotonic() < self._last_line + self.seconds_between_lines
-        ):
-            return
+        if "eval/mean_reward" in metrics or self._is_due():
+            self._line(metrics, timesteps)
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._last_line + self.seconds_between_lines
+
+    def _line(self, metrics: dict[str, float], timesteps: int) -> None:
         self._last_line = time.monotonic()
         rate = metrics.get("time/fps", 0.0)
         parts = [f"{timesteps:>9,} / {self._total:,} steps", f"{rate:,.0f}/s"]
@@ -115,9 +135,11 @@ class RichConsole(Console):
         self._live = Live(self._render({}), refresh_per_second=8)
         self._metrics: dict[str, float] = {}
         self._task: Any = None
+        self._shown = 0.0
 
-    def start(self, progress: Progress) -> None:
+    def start(self, progress: Progress, recent: Callable[[], dict[str, float]] = dict) -> None:
         """Show the bar."""
+        super().start(progress, recent)
         if self._task is None:  # a restart goes on with the same bar
             self._task = self._bar.add_task("training", total=progress.total_timesteps)
         self._bar.update(self._task, completed=progress.timesteps)
@@ -128,11 +150,14 @@ class RichConsole(Console):
         self._live.console.print(f"note: {text}")
 
     def on_collect(self, progress: Progress) -> None:
-        """Move the bar."""
+        """Move the bar, and renew the table once per second."""
         self._bar.update(self._task, completed=min(progress.timesteps, progress.total_timesteps))
+        if time.monotonic() >= self._shown + 1.0:
+            self.log(self._between_rows(progress), progress.timesteps)
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
         """Renew the table; values of earlier rows stay until replaced."""
+        self._shown = time.monotonic()
         self._metrics |= metrics
         self._live.update(self._render(self._metrics))
 

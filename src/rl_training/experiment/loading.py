@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -73,9 +74,8 @@ def load_agent(
         refuse_larger_network(source, config, checkpoint.state, checkpoint.spec)
     _refuse_encoder(checkpoint, given, trusted=trust_modules, own_arguments="encoder_kwargs" in changes)
 
-    def refuse_env() -> None:
-        refuse_foreign_module(source, config.env_id, signed=permission.granted, allowed=env is not None)
-
+    may = {"signed": permission.granted, "allowed": env is not None}
+    refuse_env = partial(refuse_foreign_module, source, config.env_id, **may)
     spec = checkpoint.spec
     if spec is None or (env is not None and probe):
         refuse_env()

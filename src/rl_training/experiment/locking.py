@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 from pathlib import Path
@@ -10,6 +9,14 @@ from types import TracebackType
 from typing import Self
 
 from rl_training.core.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # the first of several things that only POSIX has
+    raise UserError(
+        "rl_training trains and evaluates on POSIX systems (Linux, macOS): it needs their file locks, signals and "
+        "forks; on Windows, use it inside of WSL"
+    ) from None
 
 _HELD: dict[Path, int] = {}
 """Descriptors by folder locked by this process; a forked worker closes them, as it would keep the lock alive."""

@@ -200,7 +200,7 @@ class Run:
             self.metadata.write(update_path=self.parts.learner.update_path)
             forget_traceback(self.run_dir)
         self._tell_callbacks(start)
-        self.console.start(start)
+        self.console.start(start, self.trainer.episodes.means)
         return start
 
     def _is_own(self, checkpoint: Checkpoint | None) -> bool:

@@ -19,6 +19,7 @@ from rl_training.experiment.checkpointing import Checkpoint, fitting_weights, re
 from rl_training.experiment.faults import disk_fault
 from rl_training.experiment.memory import refuse_too_large, size_text
 from rl_training.experiment.metadata import surroundings
+from rl_training.experiment.one_hots import tell_one_hots
 from rl_training.experiment.replay import ReplayFiles, load_replay
 
 
@@ -162,6 +163,8 @@ def parts_with_replay(
     With `notice`, the size of the buffer is told, and one that does not fit into memory is refused before it is filled.
     A run that goes on has its `own`; if that is damaged, an older checkpoint in the folder `fall_back_in` is taken.
     """
+    if notice is not None:
+        tell_one_hots(config, spec, notice)
     parts = build_parts(config, spec, given)
     needed = parts.source.nbytes
     if notice is not None and parts.source.storages:

@@ -6,6 +6,7 @@ folder before that has a name, so that the other run is never needed again.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +119,9 @@ def taken_over(config: TrainConfig, checkpoint: Checkpoint, given: Iterable[str]
     return config.with_overrides(**{name: value for name, value in usual.items() if name not in names})
 
 
-def beginning(agent: Agent, config: TrainConfig) -> tuple[TrainConfig, Checkpoint]:
-    """Return what a new run takes over of a loaded agent: its settings, and the checkpoint with its weights."""
-    assert agent.path is not None
-    checkpoint = read_checkpoint(agent.path)
+def beginning(agent: Agent, path: str | PathLike[str], config: TrainConfig) -> tuple[TrainConfig, Checkpoint]:
+    """Return what a new run takes over of an agent that lies at `path`: its settings, and the checkpoint."""
+    checkpoint = read_checkpoint(Path(path))
     return taken_over(config, checkpoint, agent.permission.given), checkpoint
 
 

@@ -1,14 +1,17 @@
 """Videos of an agent at play: mp4 files, written frame by frame."""
 
+import contextlib
 import os
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from rl_training.core.errors import UserError
+from rl_training.core.errors import RunFault, UserError
 from rl_training.core.seeding import EVALUATION_EPISODES
 from rl_training.core.types import Array
 from rl_training.envs.factory import make_env
@@ -34,7 +37,8 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
     # frames come as arrays: no screen is needed, or complained about
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     config, factory = agent.playground()
-    env = make_env(config, 0, factory=factory, stream=EVALUATION_EPISODES, render_mode="rgb_array")()
+    with _drawing(config.env_id):
+        env = make_env(config, 0, factory=factory, stream=EVALUATION_EPISODES, render_mode="rgb_array")()
     for statistics in saved_statistics(agent.state.get("envs", {}))[:1]:
         env.new_statistics = statistics
         env.freeze_statistics()
@@ -47,7 +51,8 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
 def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Path, episode: int) -> Path:
     """Play one episode into a file; the return, which is in its name, is known only then."""
     obs, info = env.reset()
-    frame = _frame(env)
+    with _drawing(agent.config.env_id):
+        frame = _frame(env)
     height, width = frame.shape[:2]
     fps = float(env.metadata.get("render_fps", 30))
     with scratch_file(folder, ".mp4") as temporary:
@@ -73,6 +78,27 @@ def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Pat
             stacklevel=4,
         )
     return path
+
+
+@contextlib.contextmanager
+def _drawing(env_id: str) -> Iterator[None]:
+    """Turn what goes wrong with the first frame into a sentence; MuJoCo must be told how to draw without a screen."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="glfw")  # its failure is told below
+        try:
+            yield
+        except Exception as error:
+            simulated, chosen = "mujoco" in sys.modules, os.environ.get("MUJOCO_GL")
+            ours = isinstance(error, UserError | RunFault)
+            if ours and not (simulated and chosen):
+                raise
+            remedy, problem = "", str(error) if ours else f"{type(error).__name__}: {error}"
+            if simulated:
+                tried = f" is '{chosen}', which does not work here" if chosen else " is not set"
+                remedy = f"; MUJOCO_GL{tried}: without a display, try MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+            raise UserError(
+                f"environment '{env_id}' cannot draw frames: {' '.join(problem.split())}{remedy}"
+            ) from error
 
 
 def _frame(env: gymnasium.Env[Any, Any]) -> Array:

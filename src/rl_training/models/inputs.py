@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from gymnasium import Space, spaces
 from torch import Tensor
 
@@ -82,8 +81,7 @@ class _Leaf:
         if not self.counts:
             return flat.to(torch.get_default_dtype())
         index = flat.long() + torch.as_tensor(self.offsets, device=flat.device)
-        if len(self.counts) == 1:
-            return F.one_hot(index[:, 0], self.size).to(torch.get_default_dtype())
+        # F.one_hot would make whole numbers first, of twice the size
         return torch.zeros(len(flat), self.size, device=flat.device).scatter_(1, index, 1.0)
 
     def vector_numpy(self, obs: Array) -> Array:
