@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.core.laps import lap
 from rl_training.core.types import Array, State
 
 
@@ -40,8 +41,10 @@ class FlatOptimizer(ABC):
 
     def descend(self, learning_rate: Tensor) -> Tensor | float:
         """Take one step down `gradient`; return its norm before clipping. No synchronisation with a device."""
+        lap("backward")
         norm = self._clipped_norm() if self._array is None else self._clipped_norm_of(self._array)
         self._apply(self.gradient, learning_rate)
+        lap("optimiser")
         return norm
 
     def _clipped_norm(self) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.core.laps import lap
 from rl_training.core.types import Numbers
 from rl_training.models.ensemble import EnsembleMLP
 from rl_training.models.explicit import Chain, GradientOf, ensemble_chain, linear_chain
@@ -70,6 +71,7 @@ class AutogradNetwork:
 
     def backward(self, *gradients: Numbers) -> None:
         """Write the parameters' gradients; 0 for those that the outputs do not depend on."""
+        lap("forward")
         if not self._parameters:  # all are frozen
             return
         outputs = [output[: len(gradient)] for output, gradient in zip(self._outputs, gradients, strict=True)]

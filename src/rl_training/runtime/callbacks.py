@@ -59,7 +59,7 @@ class Callback:
         """After the environments were stepped."""
 
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
-        """After each update of the learner."""
+        """After the updates that were due together; `result.updates` is their number."""
 
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
         """After each evaluation; `summary` has `mean_reward` and the rest."""
