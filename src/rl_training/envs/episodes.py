@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.core.errors import EnvironmentFault
+from rl_training.core.errors import EnvironmentFault, reason
 from rl_training.core.seeding import ACTION_SPACES, EPISODES, derived_seed, episode_seed
 from rl_training.core.types import Array
 from rl_training.envs.masks import mask_method
@@ -208,7 +208,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _fault(self, method: str, error: BaseException) -> EnvironmentFault:
         return EnvironmentFault(
-            f"{self._name} raised {type(error).__name__} in {method}, {self._moment}: {error}"
+            f"{self._name} raised {type(error).__name__} in {method}, {self._moment}: {reason(error)}"
         )
 
     def _misbehaved(self, method: str, problem: str) -> EnvironmentFault:

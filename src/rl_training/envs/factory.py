@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.config import TrainConfig
-from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.errors import UserError, did_you_mean, reason
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.atari import AtariPreprocessing, offer_games, single_frames
 from rl_training.envs.atari_native import OF_THE_THREADS, NativeAtari
@@ -156,7 +156,9 @@ def named_factory(name: str) -> EnvFactory:
     try:
         import_module(module)
     except Exception as error:  # a module may raise anything while it is imported
-        raise UserError(f"module '{module}' cannot be imported: {type(error).__name__}: {error}") from error
+        raise UserError(
+            f"module '{module}' cannot be imported: {type(error).__name__}: {reason(error)}"
+        ) from error
     found = getattr(sys.modules[module], function, None)
     if not callable(found):
         kind = "no such function" if found is None else f"a {type(found).__name__}, not a function"
@@ -252,7 +254,7 @@ def _named(cfg: TrainConfig) -> Iterator[None]:
             "or not on the Python path"
         ) from error
     except Exception as error:  # an environment's constructor may raise anything
-        problem = f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {reason(error)}"
         raise UserError(
             f"env_id '{cfg.env_id}' with env_kwargs {cfg.env_kwargs} cannot be built: {problem}"
         ) from error
