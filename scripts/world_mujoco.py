@@ -13,6 +13,7 @@ from typing import Any
 from world_cell import Place, attempts
 from world_suites import DM_CONTROL, FOLDERS, OLDER_MUJOCO, ROBOTICS
 
+from rl_training.core.errors import reason
 from rl_training.experiment.files import write_json
 
 DATA = Path(__file__).resolve().parents[1] / "results" / "world_mujoco.json"
@@ -58,7 +59,7 @@ def step(place: Place, column: str) -> dict[str, Any]:
         for _ in range(20):
             env.step(env.action_space.sample())
     except Exception as error:
-        return {"outcome": "refused", "said": f"{type(error).__name__}: {error}"}
+        return {"outcome": "refused", "said": f"{type(error).__name__}: {reason(error)}"}
     return {"outcome": "ok"}
 
 
@@ -80,7 +81,11 @@ def main() -> int:
             row[module.rstrip(":") or "gymnasium"] = {k: v for k, v in ends.items() if v != "ok"} | {
                 "of": len(ids)
             }
-        found[version] = row
+        found = {
+            each: row if each == version else found[each]
+            for each in VERSIONS
+            if each == version or each in found
+        }
         write_json(DATA, found)
         print(version, row, flush=True)
     return 0
