@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -96,7 +97,8 @@ def tried(place: Place, column: str) -> dict[str, Any]:
     try:
         return {"outcome": "ok"} | work(place, column)
     except (UserError, RunFault) as error:
-        return {"outcome": "refused", "said": str(error)}
+        sentence, _, _ = str(error).partition(" (last good checkpoint")  # which has a path of this machine
+        return {"outcome": "refused", "said": sentence}
 
 
 def config_of(place: Place, algo: str, folder: str, **settings: Any) -> TrainConfig:
@@ -196,5 +198,6 @@ def _lines(text: str, folder: str) -> list[str]:
         folder,
     ):
         text = text.replace(prefix, "")
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    lines = [line.rstrip() for line in text.splitlines() if line.strip() and "logger.warn(" not in line]
     return [line[:300] for line in dict.fromkeys(lines)][-12:]

@@ -20,12 +20,13 @@ GRIDS = "rl_training.envs.grids:rl_training/"
 
 def all_places() -> list[Place]:
     """Return every environment that is tried."""
+    own = gymnasiums_own()
     return [
-        *gymnasiums_own(),
+        *(place for place in own if place.suite == "gymnasium"),
         *spaces_that_are_refused(),
         *stable_baselines3(),
         *small_pictures(),
-        *named("highway-env", "highway_env", HIGHWAY),
+        *named("highway-env", "highway_env", HIGHWAY, kwargs=COARSE),
         *named("popgym", "popgym", (f"popgym-{name}-v0" for name in POPGYM)),
         *mo_gymnasium(),
         *named("gymnasium-robotics", "gymnasium_robotics", ROBOTICS[:3]),
@@ -34,13 +35,13 @@ def all_places() -> list[Place]:
         *named("dm_control", "shimmy", DM_CONTROL, mujoco=OLDER_MUJOCO),
         *several_agents(),
         *atari(),
+        *(place for place in own if place.suite != "gymnasium"),  # slow: every instance is compiled anew
     ]
 
 
-HIGHWAY = (
-    "highway-fast-v0", "merge-v1", "roundabout-v1", "intersection-v2",
-    "racetrack-v1", "parking-v0", "intersection-multi-agent-v2",
-)  # fmt: skip
+HIGHWAY = ("highway-fast-v0", "intersection-v2", "racetrack-v1", "parking-v0", "intersection-multi-agent-v2")
+COARSE = {"config": {"simulation_frequency": 5, "vehicles_count": 4}}
+"""A step of highway-env takes many milliseconds otherwise."""
 POPGYM = (
     "RepeatPreviousEasy", "AutoencodeEasy", "ConcentrationEasy", "BattleshipEasy",
     "MineSweeperEasy", "HigherLowerEasy", "MultiarmedBanditEasy", "PositionOnlyCartPoleEasy",
@@ -51,23 +52,19 @@ ROBOTICS = (
     "HandManipulateBlock_BooleanTouchSensors-v1", "PointMaze_UMaze-v3", "AntMaze_UMaze-v5",
 )  # fmt: skip
 DM_CONTROL = tuple(
-    f"dm_control/{name}-v0"
-    for name in (
-        "cartpole-swingup",
-        "reacher-easy",
-        "finger-spin",
-        "cheetah-run",
-        "walker-walk",
-        "humanoid-stand",
-    )
+    f"dm_control/{name}-v0" for name in ("cartpole-swingup", "finger-spin", "cheetah-run", "humanoid-stand")
 )
 
 
-def named(suite: str, module: str, ids: Iterable[str], mujoco: str = "") -> list[Place]:
+def named(
+    suite: str, module: str, ids: Iterable[str], mujoco: str = "", kwargs: dict[str, Any] | None = None
+) -> list[Place]:
     """Return environments that their package registers when it is imported."""
     path = FOLDERS / mujoco if mujoco else None
     after = f", mujoco {mujoco}" if mujoco else ""
-    return [Place(suite + after, f"{module}:{env_id}", label=env_id, path=path) for env_id in ids]
+    return [
+        Place(suite + after, f"{module}:{env_id}", kwargs or {}, label=env_id, path=path) for env_id in ids
+    ]
 
 
 def gymnasiums_own() -> list[Place]:
@@ -77,7 +74,9 @@ def gymnasiums_own() -> list[Place]:
         known = latest.get((spec.namespace, spec.name))
         if known is None or (spec.version or -1) > (known.version or -1):
             latest[spec.namespace, spec.name] = spec
-    return [Place("gymnasium", spec.id) for spec in latest.values()]
+    return [
+        Place("gymnasium, in jax" if spec.namespace else "gymnasium", spec.id) for spec in latest.values()
+    ]
 
 
 class Said(gymnasium.Env[Any, Any]):
@@ -117,9 +116,12 @@ def spaces_that_are_refused() -> list[Place]:
 
 def factory(suite: str, label: str, build: Callable[..., Any], *arguments: Any, **options: Any) -> Place:
     """Return an environment that a function builds."""
-    return Place(
-        suite, label.replace(" ", "-"), build=lambda **kwargs: build(*arguments, **options), label=label
-    )
+
+    def built(**kwargs: Any) -> Any:
+        return build(*arguments, **options)
+
+    built.__name__ = name = label.replace(" ", "-")
+    return Place(suite, name, build=built, label=label)
 
 
 def imported(module: str, name: str) -> Callable[..., Any]:
@@ -204,7 +206,7 @@ def several_agents() -> list[Place]:
         factory(
             "pettingzoo",
             "MaMuJoCo Ant of gymnasium-robotics",
-            imported("gymnasium_robotics.mamujoco_v1", "parallel_env"),
+            imported("gymnasium_robotics.envs.multiagent_mujoco.mamujoco_v1", "parallel_env"),
             scenario="Ant",
             agent_conf="2x4",
         ),
