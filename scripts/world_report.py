@@ -18,7 +18,7 @@ INTRODUCTION = """# Against the world
 `make world` trains every algorithm in other people's environments, each for {steps} steps with real updates, saves it,
 loads it, compares what both predict, and evaluates the loaded one; `check-env` is asked about each as well. *ok*: all
 of that. *no* with a number: refused before or while it ran, with the sentence of that number below. *FAULT*: anything
-else. Cells: {counts}.
+else. An empty cell is still to be tried. Cells: {counts}.
 
 Versions: {versions}.
 """
@@ -100,7 +100,7 @@ def _remarks(cells: dict[str, dict[str, dict[str, Any]]]) -> str:
                 )
                 names.setdefault(kind, []).append(key.rpartition(" | ")[0])
     lines = [f"- {kind}: {', '.join(dict.fromkeys(found))}" for kind, found in names.items()]
-    return "\n".join(["## Episodes that are no function of their seed\n", *lines]) + "\n"
+    return "\n".join(["## Episodes that depend on more than their seed\n", *lines]) + "\n"
 
 
 def _noise(cells: dict[str, dict[str, dict[str, Any]]]) -> str:
