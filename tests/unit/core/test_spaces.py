@@ -54,7 +54,9 @@ def test_unsupported_observations_are_refused_by_name(space: Space[Any], message
 
 def test_how_to_leave_out_an_entry_is_told_where_others_remain() -> None:
     remedy = "FilterObservation"
-    with pytest.raises(UserError, match=f"or Dict/Tuple of these, or leave it out with gymnasium.wrappers.{remedy}"):
+    with pytest.raises(
+        UserError, match=f"or Dict/Tuple of these, or leave it out with gymnasium.wrappers.{remedy}"
+    ):
         observation_leaves(spaces.Dict({"image": BOX, "mission": spaces.Text(4)}))
     for alone in (spaces.Text(4), spaces.Dict({"mission": spaces.Text(4)})):
         with pytest.raises(UserError) as refused:
