@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
+WORLD := .venv-world
+IN_WORLD := $(WORLD)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH_PIP := $(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint learn bench bench-ours replay-memory chaos hostile parity pixels-peer traces clean
+.PHONY: train test lint learn bench bench-ours replay-memory chaos hostile parity pixels-peer traces world clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -54,6 +56,10 @@ parity: $(VENV)/.installed-dev
 	PYTHONPATH=tests $(BIN)/python tests/parity/peer_batches.py
 	$(BIN)/python scripts/parity.py
 
+world: $(WORLD)/.installed
+	$(WORLD)/bin/python scripts/world_mujoco.py
+	$(WORLD)/bin/python scripts/world.py
+
 traces: $(VENV)/.installed-dev
 	PYTHONPATH=tests $(BIN)/python tests/parity/traces.py
 
@@ -79,5 +85,15 @@ $(BENCH_VENV)/.installed: pyproject.toml constraints.txt benchmarks/requirements
 	$(BENCH_PIP) --no-deps -r benchmarks/requirements.txt
 	@touch $@
 
+# torch must come with the constraints, or a build for GPUs is fetched; mo-gymnasium alone, as it asks for a pygame that
+# overwrites Gymnasium's; the older MuJoCo into a folder, for packages that cannot do with the pinned one
+$(WORLD)/.installed: pyproject.toml constraints.txt scripts/world_requirements.txt
+	@echo "Installing other people's environments into $(WORLD) (several minutes the first time)"
+	$(PYTHON) -m venv $(WORLD)
+	$(IN_WORLD) --constraint constraints.txt -e ".[atari,box2d,mujoco,minigrid,bench]" -r scripts/world_requirements.txt
+	$(IN_WORLD) --constraint constraints.txt --no-deps mo-gymnasium==1.3.2
+	$(IN_WORLD) --no-deps --upgrade --target $(WORLD)/mujoco/3.11.0 mujoco==3.11.0
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) runs
+	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) runs

@@ -1,6 +1,7 @@
 """What can go wrong, by who can mend it: the user before a run (exit 2) or nobody during one (exit 1)."""
 
 import signal
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -45,6 +46,18 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     said = text_of(error).lower() if isinstance(error, RuntimeError | ImportError | OSError) else ""
     return any(words in said for words in OUT_OF_MEMORY)
+
+
+def reason(error: BaseException) -> str:
+    """Return what an exception says; of one without a word, such as a bare assertion, the line that raised it."""
+    if text := text_of(error).strip():
+        return text
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return "without a word"
+    last = frames[-1]
+    file = "/".join(Path(last.filename).parts[-3:])
+    return f"without a word, by '{last.line}' in {file}, line {last.lineno}"
 
 
 class UserError(Exception):

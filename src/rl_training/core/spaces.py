@@ -26,7 +26,9 @@ def observation_leaves(space: Space[Any]) -> dict[str, Space[Any]]:
     problems: list[str] = []
     _collect_leaves(space, "", found, problems)
     if problems:
-        raise UserError("; ".join(problems))
+        others = isinstance(space, CONTAINER_SPACES) and len(problems) < len(found)
+        remedy = ", or leave it out with gymnasium.wrappers.FilterObservation" if others else ""
+        raise UserError("; ".join(problems) + remedy)
     if not found:
         raise UserError(
             f"observation space {space} has no entries; give it at least one Box, Discrete or Multi… space"

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
-from rl_training.core.errors import EnvironmentFault, text_of
+from rl_training.core.errors import EnvironmentFault, reason
 from rl_training.core.seeding import ACTION_SPACES, EPISODES, derived_seed, episode_seed
 from rl_training.core.types import Array
 from rl_training.envs.masks import mask_method
@@ -178,7 +178,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             env.close()
         except Exception as error:
             warnings.warn(
-                f"{self._name} raised {type(error).__name__} when it was closed: {text_of(error)}",
+                f"{self._name} raised {type(error).__name__} when it was closed: {reason(error)}",
                 stacklevel=2,
             )
 
@@ -235,7 +235,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, info
 
     def _fault(self, method: str, error: BaseException) -> EnvironmentFault:
-        said = f"{type(error).__name__} in {method}, {self._moment}: {text_of(error)}"
+        said = f"{type(error).__name__} in {method}, {self._moment}: {reason(error)}"
         if isinstance(error, TypeError) and "keyword argument 'seed'" in said:
             return self._misbehaved(
                 method, "takes no seed: write 'def reset(self, *, seed=None, options=None)'"

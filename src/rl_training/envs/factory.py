@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rl_training.config import TrainConfig
-from rl_training.core.errors import UserError, did_you_mean, text_of
+from rl_training.core.errors import UserError, did_you_mean, reason
 from rl_training.core.named import import_module
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.atari import AtariPreprocessing, offer_games, single_frames
@@ -175,7 +175,7 @@ def named_factory(name: str) -> EnvFactory:
         import_module(module)
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
         raise UserError(
-            f"module '{module}' cannot be imported: {type(error).__name__}: {text_of(error)}"
+            f"module '{module}' cannot be imported: {type(error).__name__}: {reason(error)}"
         ) from error
     found = getattr(sys.modules[module], function, None)
     if not callable(found):
@@ -272,7 +272,7 @@ def _named(cfg: TrainConfig) -> Iterator[None]:
             "or not on the Python path"
         ) from error
     except (Exception, SystemExit) as error:  # an environment's constructor may raise anything
-        problem = f"{type(error).__name__}: {text_of(error)}"
+        problem = f"{type(error).__name__}: {reason(error)}"
         if (unknown := re.search(r"unexpected keyword argument '(\w+)'", problem)) is not None:
             problem = f"the environment takes no argument '{unknown[1]}'"
         raise UserError(

@@ -1,4 +1,4 @@
-from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.errors import ConfigError, did_you_mean, reason
 
 
 def test_one_problem_is_one_sentence_and_several_are_a_list() -> None:
@@ -11,3 +11,16 @@ def test_one_problem_is_one_sentence_and_several_are_a_list() -> None:
 def test_the_nearest_known_name_is_suggested_and_a_far_one_is_not() -> None:
     assert did_you_mean("learning_rte", ["gamma", "learning_rate"]) == "; did you mean 'learning_rate'?"
     assert did_you_mean("zzz", ["gamma", "learning_rate"]) == ""
+
+
+def test_an_error_without_a_word_is_told_by_the_line_that_raised_it() -> None:
+    assert reason(RuntimeError("motor burnt")) == "motor burnt"
+    assert reason(RuntimeError()) == "without a word"
+    wheels = 3
+    try:
+        assert wheels == 4
+    except AssertionError as error:
+        error.args = ()  # as outside of tests
+        told = reason(error)
+    assert told.startswith("without a word, by 'assert wheels == 4' in ")
+    assert "unit/core/test_errors.py, line " in told

@@ -52,6 +52,18 @@ def test_unsupported_observations_are_refused_by_name(space: Space[Any], message
         observation_leaves(space)
 
 
+def test_how_to_leave_out_an_entry_is_told_where_others_remain() -> None:
+    remedy = "FilterObservation"
+    with pytest.raises(
+        UserError, match=f"or Dict/Tuple of these, or leave it out with gymnasium.wrappers.{remedy}"
+    ):
+        observation_leaves(spaces.Dict({"image": BOX, "mission": spaces.Text(4)}))
+    for alone in (spaces.Text(4), spaces.Dict({"mission": spaces.Text(4)})):
+        with pytest.raises(UserError) as refused:
+            observation_leaves(alone)
+        assert remedy not in str(refused.value)
+
+
 def test_floats_are_kept_in_torchs_default_and_the_rest_as_it_is() -> None:
     assert leaf_dtype(spaces.Box(-1, 1, (2,), np.float64)) == np.float32
     assert leaf_dtype(spaces.Box(-1, 1, (2,), np.float16)) == np.float32

@@ -195,3 +195,16 @@ def test_without_being_asked_an_environment_stays() -> None:
         first = env.unwrapped
         play(env, 2)
         assert env.unwrapped is first
+
+
+def test_a_step_that_fails_without_a_word_is_told_by_its_line() -> None:
+    class Silent(CountingEnv):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            raise AssertionError
+
+    env = SeededEpisodes(Silent(lengths=(5,)), seed=0, env_index=0)
+    env.reset()
+    with pytest.raises(
+        EnvironmentFault, match=r"episode 0: without a word, by 'raise AssertionError' in .*test_episodes"
+    ):
+        env.step(0)

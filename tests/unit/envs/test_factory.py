@@ -121,3 +121,13 @@ def test_a_game_of_minigrid_imports_no_module() -> None:
     with pytest.raises(UserError, match="game is 'this:Game-v0'; name one of MiniGrid's own ids"):
         make_vector_env(config, 1)
     assert "this" not in sys.modules
+
+
+def test_a_constructor_that_fails_without_a_word_is_told_by_its_line() -> None:
+    def factory() -> CountingEnv:
+        raise AssertionError
+
+    with pytest.raises(
+        UserError, match=r"AssertionError: without a word, by 'raise AssertionError' in .*test_factory"
+    ):
+        make_vector_env(config(), factory=factory)
