@@ -22,6 +22,8 @@ class Odd(gymnasium.Env[Any, Any]):
         if fault == "spaces":
             self.observation_space = spaces.Dict({"a": spaces.Text(3), "b": spaces.Text(3)})
             self.action_space = spaces.Text(3)
+        if fault == "cube":
+            self.observation_space = spaces.Box(0, 255, (10, 10, 10), np.uint8)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -102,6 +104,12 @@ def test_one_itself_is_checked_and_still_open():
 
 def test_what_cannot_be_built_is_a_problem():
     assert "NoSuchThing" in rl_training.check_env("NoSuchThing-v0").problems[0]
+
+
+def test_images_that_a_run_could_not_read_are_a_problem():
+    """Ten of everything: nobody can know which of them are the channels."""
+    report = rl_training.check_env(lambda: Odd("cube"))
+    assert "image_channels" in report.problems[0]
 
 
 def test_it_leaves_the_global_generators_alone():

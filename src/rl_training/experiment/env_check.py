@@ -10,11 +10,13 @@ import numpy as np
 from gymnasium.vector import SyncVectorEnv
 
 from rl_training.algorithms import ALGORITHMS, refuse_actions
+from rl_training.algorithms.parts import BuildContext
 from rl_training.config import TrainConfig
 from rl_training.core.env_wrappers import Wrappers
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.generators import callers_generators_kept
 from rl_training.core.spaces import action_layout, observation_leaves, space_text
+from rl_training.core.types import EnvSpec
 from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
 from rl_training.envs.history import inspect, random_action
 from rl_training.envs.observations import nested_leaves
@@ -93,7 +95,12 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
     space, actions = env.single_observation_space, env.single_action_space
     if not alone:
         env.close()
-    for check in (lambda: observation_leaves(space), lambda: action_layout(actions)):
+    context = BuildContext(EnvSpec(space, actions, num_envs=1), seed=0)
+    for check in (
+        lambda: observation_leaves(space),
+        lambda: action_layout(actions),
+        lambda: None if report.problems else context.encoding(config.algorithm),
+    ):
         try:
             check()
         except UserError as error:
