@@ -15,10 +15,10 @@ PACKAGES = (
 )  # fmt: skip
 INTRODUCTION = """# Against the world
 
-`make world` trains every algorithm in other people's environments, each for at most {steps} steps with real updates, saves it,
-loads it, compares what both predict, and evaluates the loaded one; `check-env` is asked about each as well. *ok*: all
-of that. *no* with a number: refused before or while it ran, with the sentence of that number below. *FAULT*: anything
-else. An empty cell is still to be tried. Cells: {counts}.
+`make world` trains every algorithm in other people's environments, each for at most {steps} steps with real
+updates, saves it, loads it, compares what both predict, and evaluates the loaded one; `check-env` is asked about each
+as well. *ok*: all of that. *no* with a number: refused before or while it ran, with the sentence of that number below.
+*FAULT*: anything else. An empty cell is still to be tried. Cells: {counts}.
 
 Versions: {versions}.
 """
@@ -75,7 +75,8 @@ def _learned(found: dict[str, dict[str, Any]]) -> str:
     lines = [
         f"## {SUITE}\n",
         f"With its budgets (500 to 4,000 steps) and settings, to its threshold: {THRESHOLD:g} of 100 as mean of 20 "
-        "episodes. RecurrentPPO, which it has not, gets 3,000 steps and a learning rate of 1e-3, chosen on these seeds after 3e-4 had missed.\n",
+        "episodes. RecurrentPPO, which it has not, gets 3,000 steps and a learning rate of 1e-3, "
+        "chosen on these seeds after 3e-4 had missed.\n",
         "| environment | algorithm | score | reached |",
         "|---|---|---|---|",
     ]

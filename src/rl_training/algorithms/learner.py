@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,7 +54,10 @@ class BaseLearner:
             for module in frozen_modules(network):
                 module.eval()
         try:
-            yield
+            with np.errstate(
+                all="ignore"
+            ):  # what is not finite shows in the loss, and ends the run in a sentence
+                yield
         finally:
             for network in self.moded:
                 network.eval()

@@ -44,18 +44,40 @@ class Workspace:
     What it gave before and after its activation (the same memory, unless both are needed), and the gradient by it.
     """
 
-    def __init__(self, layers: Sequence[Layer], rows: int, *, arrays: bool) -> None:
+    def __init__(
+        self, before: list[Buffer], after: list[Buffer], gradients: list[Buffer], ones: Buffer
+    ) -> None:
+        self.before, self.after, self.gradients, self.ones = before, after, gradients, ones
+        self.rows = before[0].tensor.shape[-2]
+        self._first: dict[int, Workspace] = {}
+
+    @classmethod
+    def allocated(cls, layers: Sequence[Layer], rows: int, *, arrays: bool) -> "Workspace":
+        """Return new buffers for a chain."""
+
         def buffer(layer: Layer) -> Buffer:
             *members, _, size = layer.weight.shape
             return Buffer(layer.bias.new_empty(*members, rows, size), arrays=arrays)
 
-        self.before = [buffer(layer) for layer in layers]
-        self.after = [
-            buffer(layer) if layer.activation is not None and layer.activation.keeps_inputs else before
-            for layer, before in zip(layers, self.before, strict=True)
+        before = [buffer(layer) for layer in layers]
+        after = [
+            buffer(layer) if layer.activation is not None and layer.activation.keeps_inputs else same
+            for layer, same in zip(layers, before, strict=True)
         ]
-        self.gradients = [buffer(layer) for layer in layers]
-        self.ones: Numbers = Buffer(layers[0].bias.new_ones(1, rows), arrays=arrays).view
+        ones = Buffer(layers[0].bias.new_ones(rows, 1), arrays=arrays)
+        return cls(before, after, [buffer(layer) for layer in layers], ones)
+
+    def first(self, rows: int) -> "Workspace":
+        """Return the first so many rows of all of them."""
+        if rows == self.rows:
+            return self
+        if rows not in self._first:
+            if len(self._first) == KEPT_SIZES:
+                self._first.clear()
+            parts = (self.before, self.after, self.gradients)
+            cut = [[buffer.first(rows) for buffer in part] for part in parts]
+            self._first[rows] = Workspace(cut[0], cut[1], cut[2], self.ones.first(rows))
+        return self._first[rows]
 
 
 class Chain:
@@ -69,6 +91,7 @@ class Chain:
         self.layers = layers
         self._arrays = isinstance(layers[0].weight, np.ndarray)
         self._matmul: Callable[..., Any] = np.matmul if self._arrays else torch.matmul
+        self._multiply: Callable[..., Any] = np.multiply if self._arrays else torch.mul
         self._spaces: dict[int, Workspace] = {}
         self._space: Workspace | None = None
         self._inputs: Numbers = None
@@ -79,7 +102,8 @@ class Chain:
         if space is None:
             if len(self._spaces) == KEPT_SIZES:
                 self._spaces.clear()
-            space = self._spaces[len(inputs)] = Workspace(self.layers, len(inputs), arrays=self._arrays)
+            space = Workspace.allocated(self.layers, len(inputs), arrays=self._arrays)
+            self._spaces[len(inputs)] = space
         self._inputs, self._space = inputs, space
         x = inputs
         for layer, before, after in zip(self.layers, space.before, space.after, strict=True):
@@ -96,35 +120,32 @@ class Chain:
         self._back(gradient, parameters=True)
 
     def input_gradient(self, gradient: Numbers, inputs: slice = slice(None), *, parameters: bool) -> Numbers:
-        """Return the gradient by some of the inputs [..., B, I]; whether the parameters' are written is asked for."""
-        return self._matmul(
-            self._back(gradient, parameters=parameters), self.layers[0].weight_back[..., inputs]
-        )
+        """Return the gradient by some of the inputs [..., B, I]; the parameters' are written if they are asked for."""
+        by_first = self._back(gradient, parameters=parameters)
+        return self._matmul(by_first, self.layers[0].weight_back[..., inputs])
 
     def _back(self, gradient: Numbers, *, parameters: bool) -> Numbers:
         """Go from the last layer to the first; return the gradient by what the first one gave."""
-        space, rows = self._space, gradient.shape[-2]
-        assert space is not None, "nothing went forward"
-        for number in range(len(self.layers) - 1, -1, -1):
-            layer = self.layers[number]
-            if number < len(self.layers) - 1:
-                into = space.gradients[number].first(rows)
-                gradient = self._matmul(gradient, self.layers[number + 1].weight_back, out=into.view)
-                self._undo(layer, into, space, number, rows)
+        assert self._space is not None, "nothing went forward"
+        rows = gradient.shape[-2]
+        space, last = self._space.first(rows), len(self.layers) - 1
+        for number in range(last, -1, -1):
+            layer, into = self.layers[number], space.gradients[number]
+            if number < last:
+                above = self.layers[number + 1].weight_back  # [..., O, I]
+                # of a single output the product is one of numbers, which takes a quarter of the time
+                times = self._multiply if above.shape[-2] == 1 else self._matmul
+                gradient = times(gradient, above, out=into.view)
             elif layer.activation is not None:
-                tensor = torch.from_numpy(gradient) if self._arrays else gradient
-                self._undo(layer, Buffer(tensor, arrays=self._arrays), space, number, rows)
+                into.view[...] = gradient
+                gradient = into.view
+            if layer.activation is not None:
+                layer.activation.backward(into, space.before[number], space.after[number])
             if parameters:
-                below = self._inputs if number == 0 else space.after[number - 1].view
-                self._matmul(below[..., :rows, :].swapaxes(-1, -2), gradient, out=layer.weight_gradient)
-                self._matmul(space.ones[:, :rows], gradient, out=layer.bias_gradient)
+                below = self._inputs[..., :rows, :] if number == 0 else space.after[number - 1].view
+                self._matmul(below.swapaxes(-1, -2), gradient, out=layer.weight_gradient)
+                self._matmul(space.ones.view.T, gradient, out=layer.bias_gradient)
         return gradient
-
-    @staticmethod
-    def _undo(layer: Layer, gradient: Buffer, space: Workspace, number: int, rows: int) -> None:
-        if layer.activation is not None:
-            before, after = space.before[number].first(rows), space.after[number].first(rows)
-            layer.activation.backward(gradient, before, after)
 
 
 def linear_chain(modules: Iterable[nn.Module], gradient_of: GradientOf | None = None) -> Chain | None:
