@@ -229,6 +229,11 @@ class ExplicitCritics:
     def action_gradient(self, gradient: Numbers) -> Numbers:
         """Return the gradient by the actions [B, A] for that of the values; no parameter's is written."""
         actions = slice(self._size, None)
+        if (
+            isinstance(gradient, np.ndarray)
+            and np.count_nonzero(gradient) <= gradient.shape[1] < gradient.size
+        ):
+            return self._chain.sparse_input_gradient(gradient[..., None], actions)
         return self._chain.input_gradient(gradient[..., None], actions, parameters=False).sum(0)
 
 

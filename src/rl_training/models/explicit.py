@@ -124,6 +124,30 @@ class Chain:
         by_first = self._back(gradient, parameters=parameters)
         return self._matmul(by_first, self.layers[0].weight_back[..., inputs])
 
+    def sparse_input_gradient(self, gradient: Numbers, inputs: slice) -> Numbers:
+        """Return the gradient by some inputs [B, I], summed over members, for a gradient [M, B, 1] that is 0 mostly.
+
+        Each member goes back for its own rows alone: where every row counts for one of two, that is half of the work.
+        """
+        assert self._space is not None, "nothing went forward"
+        first = self.layers[0].weight_back[..., inputs]
+        total = np.zeros((gradient.shape[1], first.shape[-1]), gradient.dtype)
+        for member, column in enumerate(gradient):
+            rows = np.flatnonzero(column)
+            by_outputs = column[rows]
+            for number in range(len(self.layers) - 2, -1, -1):
+                layer, above = self.layers[number], self.layers[number + 1].weight_back[member]
+                times = np.multiply if len(above) == 1 else np.matmul
+                by_outputs = times(by_outputs, above)
+                if layer.activation is not None:
+                    kept = (self._space.before[number], self._space.after[number])
+                    parts = [by_outputs, *(buffer.view[member].take(rows, axis=0) for buffer in kept)]
+                    layer.activation.backward(
+                        *(Buffer(torch.from_numpy(part), arrays=True) for part in parts)
+                    )
+            total[rows] += np.matmul(by_outputs, first[member])
+        return total
+
     def _back(self, gradient: Numbers, *, parameters: bool) -> Numbers:
         """Go from the last layer to the first; return the gradient by what the first one gave."""
         assert self._space is not None, "nothing went forward"

@@ -61,13 +61,13 @@ def judge_of(head: ActionHead) -> Callable[[Numbers, Numbers], Judged] | None:
 def categorical(logits: Numbers, actions: Numbers) -> Judged:
     """One choice; logits [B, P], actions [B]. Inside, rows lie side by side [P, B]: sums over few choices are quick."""
     xp = namespace(logits)
-    columns = logits.T
+    columns = np.ascontiguousarray(logits.T) if xp is np else logits.T
     shifted = columns - xp.amax(columns, axis=0)
     powers = xp.exp(shifted)
     total = powers.sum(0)
     probabilities = powers / total
     log_probabilities = shifted - xp.log(total)
-    choices = xp.arange(len(columns)) if xp is np else torch.arange(len(columns), device=logits.device)
+    choices = np.arange(len(columns)) if xp is np else torch.arange(len(columns), device=logits.device)
     chosen = as_type(actions == choices[:, None], logits)
     entropies = -(probabilities * log_probabilities).sum(0)
 

@@ -109,3 +109,18 @@ def test_moments_continue_after_a_state_round_trip() -> None:
         minimize(flat, loss_of(net, 9), torch.tensor(0.1))
     assert torch.equal(parameters_of(one), parameters_of(other))
     assert second.state_dict()["step"] == 4
+
+
+@pytest.mark.parametrize("asked_for", [False, True])
+def test_moments_that_are_too_small_become_0_and_the_process_is_as_before(asked_for: bool) -> None:
+    parameter = nn.Parameter(torch.zeros(3))
+    flat = FlatAdam([parameter])
+    flat.exp_avg.fill_(2.0**-126)  # the smallest normal number
+    torch.set_flush_denormal(asked_for)
+    try:
+        flat.descend(torch.tensor(1e-3))
+        small = torch.full((3,), 2.0**-126) * 0.5
+        assert bool((small == 0).all()) is asked_for
+    finally:
+        torch.set_flush_denormal(False)
+    assert not flat.exp_avg.any()

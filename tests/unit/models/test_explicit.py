@@ -147,6 +147,23 @@ def test_critics_give_gradients_by_parameters_and_by_actions(members: int | None
         assert_equal(gradients(optimizer), expected)
 
 
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_rows_that_count_for_one_member_each_take_a_shorter_way(
+    activation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = EnsembleMLP(2, (5, 6, 4, 1), activation, generator=generator())
+    known = explicit_critics(network)
+    assert known is not None
+    module = AutogradCritics(network, [], lambda _: None)
+    inputs, actions = numbers(ROWS, 3), numbers(ROWS, 2, seed=2)
+    which = torch.tensor([0, 1, 1, 0, 1, 1, 0])
+    upstream = numbers(2, ROWS, seed=3) * (torch.arange(2)[:, None] == which)
+    known.forward(inputs.numpy(), actions.numpy())
+    module.forward(inputs, actions)
+    monkeypatch.delattr(explicit.Chain, "input_gradient")
+    assert_equal(known.action_gradient(upstream.numpy()), module.action_gradient(upstream))
+
+
 def test_outputs_of_many_rows_come_in_parts(arrays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rl_training.models.backprop.ROWS_AT_ONCE", 3)
     network = mlp_with_head((3, 5, 2), "relu", generator=generator())
