@@ -15,6 +15,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 FLAGS = {
     "unknown environment": (["--env-id", "CartPol-v1"], ["CartPol", "CartPole"]),
+    "an environment of a package": (["--env-id", "Xyzzy-Empty-v0"], ["module:Xyzzy-Empty-v0"]),
     "environment without its package": (["--env-id", "NoSuchGames/Pong-v5"], ["NoSuchGames/Pong-v5"]),
     "unknown module": (["--env-id", "no_such_module:Env-v0"], ["no_such_module"]),
     "unknown id in a module": (["--env-id", "tiny_envs:Nothing-v0"], ["Nothing"]),

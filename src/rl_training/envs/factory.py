@@ -265,7 +265,10 @@ def _named(cfg: TrainConfig) -> Iterator[None]:
     except UserError:
         raise
     except gymnasium.error.Error as error:
-        raise UserError(f"env_id '{cfg.env_id}': {error}") from error
+        said = str(error)
+        if isinstance(error, gymnasium.error.NameNotFound) and "mean" not in said and ":" not in cfg.env_id:
+            said = f"{said.rstrip('.')}; if a package registers it, write its module before it: module:{cfg.env_id}"
+        raise UserError(f"env_id '{cfg.env_id}': {said}") from error
     except ModuleNotFoundError as error:
         raise UserError(
             f"env_id '{cfg.env_id}': module '{error.name or cfg.env_id.partition(':')[0]}' is not installed "
