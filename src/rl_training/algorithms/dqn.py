@@ -180,8 +180,7 @@ class DQNLearner(OffPolicyLearner):
         """Loss, backward, clipping, optimizer; then the target, if updates say when."""
         # noise of its own for each of the three passes through a noisy network
         noises = [self.policy.draw_noise(self.noise_rng, self.device) for _ in range(3)]
-        with torch.no_grad():
-            next_said = self._next_said(rows, noises)
+        next_said = self._next_values(rows) if self._by_hand else self._next_said(rows, noises)
         outputs = self.network.forward(rows.obs, noises[0])
         differentiate = self._gradient_by_hand if self._by_hand else self._gradient_by_autograd
         loss, gradient, errors = differentiate(outputs, next_said, rows)
@@ -192,17 +191,23 @@ class DQNLearner(OffPolicyLearner):
             self.target.follow(self.config.tau)
         return {"loss": loss, "grad_norm": norm, "exploration_rate": self._exploration}, errors
 
-    def _next_said(self, rows: Transitions, noises: list[list[Noise] | None]) -> Numbers:
-        """Return what the target network says of the next action: its value [B], or a distribution [B, K]."""
+    def _next_values(self, rows: Transitions) -> Numbers:
+        """Return the values [B] of the next actions, where each action has one number."""
+        outputs = rows.extra.get(NEXT_OUTPUTS)
+        if outputs is None:
+            outputs = self._target_run(rows.next_obs)
+        chooser = self.network.forward(rows.next_obs) if self.config.double else outputs
+        return best_values(outputs, chooser, rows.next_action_masks)
+
+    @torch.no_grad()
+    def _next_said(self, rows: Transitions, noises: list[list[Noise] | None]) -> Tensor:
+        """Return what the target network says of the next actions [B, K], whatever that is."""
         outputs = rows.extra.get(NEXT_OUTPUTS)
         if outputs is None:
             outputs = self._target_run(rows.next_obs, noises[1])
         chooser = self.network.forward(rows.next_obs, noises[2]) if self.config.double else outputs
-        if self._by_hand:
-            return best_values(outputs, chooser, rows.next_action_masks)
         mask = None if rows.next_action_masks is None else torch.as_tensor(rows.next_action_masks)
-        said, chooser = self._tensor(outputs), self._tensor(chooser)
-        return chosen(said, self.policy.best(chooser, mask))
+        return chosen(self._tensor(outputs), self.policy.best(self._tensor(chooser), mask))
 
     def _gradient_by_hand(
         self, outputs: Numbers, next_values: Numbers, rows: Transitions

@@ -24,7 +24,7 @@ from rl_training.core.seeding import MINIBATCHES, numpy_generator
 from rl_training.core.spaces import ANY_ACTION
 from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
-from rl_training.models.pullbacks import namespace
+from rl_training.models.pullbacks import bounded, namespace
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
 
@@ -136,14 +136,14 @@ def ppo_gradient(
     log_ratio = minibatch["logprobs"] - minibatch["old_logprobs"]
     ratio = xp.exp(log_ratio)
     gain = advantages * ratio
-    clipped_gain = advantages * xp.clip(ratio, 1 - clip_coef, 1 + clip_coef)
+    clipped_gain = advantages * bounded(ratio, 1 - clip_coef, 1 + clip_coef)
     # where the clipped gain is the smaller one, the ratio has no say
     by_logprobs = xp.where(gain <= clipped_gain, gain, 0.0) * -share
     error = values - returns
     square = error * error
     if clip_vloss:
         moved = values - minibatch["values"]
-        clipped_error = minibatch["values"] + xp.clip(moved, -clip_coef, clip_coef) - returns
+        clipped_error = minibatch["values"] + bounded(moved, -clip_coef, clip_coef) - returns
         clipped_square = clipped_error * clipped_error
         free = xp.where(clipped_square > square, clipped_error * (abs(moved) <= clip_coef), error)
         error, square = free, xp.maximum(square, clipped_square)

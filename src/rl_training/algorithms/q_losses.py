@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rl_training.core.types import Numbers
-from rl_training.models.pullbacks import namespace
+from rl_training.models.pullbacks import bounded, namespace
 
 
 def td_losses(
@@ -27,10 +27,9 @@ def td_gradient(
     values: Numbers, targets: Numbers, *, huber: bool, weights: Numbers | None
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Return the mean of `td_losses`, its gradient by the values [B], and the errors [B]; arrays or tensors."""
-    xp = namespace(values)
     differences = values - targets
     errors = abs(differences)
-    slopes = xp.clip(differences, -1.0, 1.0) if huber else 2 * differences
+    slopes = bounded(differences, -1.0, 1.0) if huber else 2 * differences
     # Huber's loss within the threshold is half the square, beyond it the slope times what exceeds one half
     losses = slopes * (differences - 0.5 * slopes) if huber else differences * differences
     share = 1.0 / len(values) if weights is None else weights / len(values)

@@ -18,7 +18,7 @@ from rl_training.core.types import Measured, Numbers
 from rl_training.data.replay_buffer import Transitions
 from rl_training.models.backprop import AutogradCritics, explicit_critics, explicit_mlp
 from rl_training.models.encoded import Encoded
-from rl_training.models.pullbacks import namespace
+from rl_training.models.pullbacks import bounded, namespace
 from rl_training.policies.continuous import DeterministicPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 from rl_training.policies.noise import ActionNoiseName, make_noise
@@ -88,9 +88,9 @@ class TD3Learner(ContinuousLearner):
         """One step down the critics' mean squares, summed; whether the actor's turn has come follows from `updates`."""
         noise = self.draw_noise(len(rows), self.action_size)
         clip, xp = self.config.target_noise_clip, namespace(noise)
-        smoothing = xp.clip(noise * self.config.target_policy_noise, -clip, clip)
+        smoothing = bounded(noise * self.config.target_policy_noise, -clip, clip)
         with torch.no_grad():
-            next_actions = xp.clip(xp.tanh(self.target_actor_run(rows.next_obs)) + smoothing, -1, 1)
+            next_actions = bounded(xp.tanh(self.target_actor_run(rows.next_obs)) + smoothing, -1.0, 1.0)
             next_values = self.target_run(rows.next_obs, next_actions)
         targets = rows.rewards + rows.discounts * xp.amin(next_values, axis=0)
         values = self.critics_run.forward(rows.obs, rows.actions)

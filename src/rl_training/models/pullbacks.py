@@ -37,6 +37,13 @@ def namespace(numbers: Numbers) -> Any:
     return np if isinstance(numbers, np.ndarray) else torch
 
 
+def bounded(numbers: Numbers, low: float, high: float) -> Numbers:
+    """Return numbers within bounds; on small arrays `np.clip` takes twice as long."""
+    if isinstance(numbers, np.ndarray):
+        return np.minimum(np.maximum(numbers, low), high)
+    return numbers.clamp(low, high)
+
+
 def as_type(numbers: Numbers, like: Numbers) -> Numbers:
     """Return the numbers in the type of others; a whole number times a single-precision one is double in NumPy."""
     return numbers.astype(like.dtype) if isinstance(numbers, np.ndarray) else numbers.to(like.dtype)
@@ -145,7 +152,7 @@ def squashed_gaussian(
     xp = namespace(params)
     size = params.shape[1] // 2
     asked = params[:, size:]
-    log_std = xp.clip(asked, LOG_STD_MIN, LOG_STD_MAX)
+    log_std = bounded(asked, LOG_STD_MIN, LOG_STD_MAX)
     spread = xp.exp(log_std) * noise
     raw = params[:, :size] + spread
     actions = xp.tanh(raw)
@@ -165,7 +172,7 @@ def squashed_gaussian(
 def softplus(numbers: Numbers) -> Numbers:
     """Return log(1 + exp(x)), without overflow."""
     xp = namespace(numbers)
-    return xp.clip(numbers, 0.0, None) + xp.log1p(xp.exp(-abs(numbers)))
+    return bounded(numbers, 0.0, math.inf) + xp.log1p(xp.exp(-abs(numbers)))
 
 
 def sigmoid(numbers: Numbers) -> Numbers:
