@@ -58,7 +58,7 @@ parity: $(VENV)/.installed-dev
 
 world: $(WORLD)/.installed
 	$(WORLD)/bin/python scripts/world_mujoco.py
-	$(WORLD)/bin/python scripts/world.py
+	OMP_NUM_THREADS=1 $(WORLD)/bin/python scripts/world.py  # a pool of threads would not survive its forks
 
 traces: $(VENV)/.installed-dev
 	PYTHONPATH=tests $(BIN)/python tests/parity/traces.py
