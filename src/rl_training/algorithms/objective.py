@@ -10,7 +10,7 @@ from rl_training.algorithms.optim import FlatOptimizer
 from rl_training.core.types import Measured, Numbers
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.models.backprop import AutogradNetwork, Backprop, ExplicitReader, explicit_actor_critic
-from rl_training.models.pullbacks import judge_of, namespace
+from rl_training.models.pullbacks import as_type, judge_of, namespace
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
 Loss: TypeAlias = Callable[..., dict[str, Tensor]]
@@ -58,7 +58,9 @@ class ActorCriticObjective:
         params, values = self.network.forward(rows)
         if self.network.explicit and self._judge is not None:
             if rows.action_masks is not None:
-                params = self.policy.head.allowed(params, rows.action_masks)  # type: ignore[arg-type]  # arrays
+                head = self.policy.head
+                allowed: Any = head.allowed_tensor if isinstance(params, Tensor) else head.allowed
+                params = allowed(params, rows.action_masks)
             logprobs, entropy, back = self._judge(params, rows.actions)
             columns = self._columns(rows, logprobs, entropy, values)
             metrics, by_logprobs, by_entropy, by_values = self.gradient(columns, **settings)
@@ -105,7 +107,7 @@ def shares(rows: Numbers, valid: Numbers | None) -> Numbers:
     """Return what each row [B] counts in a mean: a number, or [B] if some do not count."""
     if valid is None:
         return 1.0 / len(rows)
-    counted = valid + rows * 0  # in the type of the rows
+    counted = as_type(valid, rows)
     return counted / counted.sum().clip(1)
 
 

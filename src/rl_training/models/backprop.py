@@ -72,11 +72,19 @@ class AutogradNetwork:
     def backward(self, *gradients: Numbers) -> None:
         """Write the parameters' gradients; 0 for those that the outputs do not depend on."""
         lap("forward")
-        if not self._parameters:  # all are frozen
+        pairs = zip(self._outputs, gradients, strict=True)
+        # a network may be frozen, or look without gradients
+        learned = [(output[: len(given)], given) for output, given in pairs if output.requires_grad]
+        if not self._parameters or not learned:
+            for view in self._views:
+                view.zero_()
             return
-        outputs = [output[: len(gradient)] for output, gradient in zip(self._outputs, gradients, strict=True)]
         found = torch.autograd.grad(
-            outputs, self._parameters, list(gradients), allow_unused=True, materialize_grads=True
+            [output for output, _ in learned],
+            self._parameters,
+            [given for _, given in learned],
+            allow_unused=True,
+            materialize_grads=True,
         )
         for view, part in zip(self._views, found, strict=True):
             view.copy_(part)

@@ -227,6 +227,17 @@ def test_parameters_that_outputs_do_not_depend_on_have_gradient_0() -> None:
         assert not place.any()
 
 
+def test_a_network_that_cuts_itself_off_has_gradient_0() -> None:
+    """Such as an encoder that looks without gradients, though its parameters could learn."""
+    network = mlp_with_head((3, 5, 2), "tanh", generator=generator())
+    optimizer = FlatAdam(network.parameters())
+    optimizer.gradient.fill_(99.0)
+    run = AutogradNetwork(lambda x: network(x).detach(), network.parameters(), optimizer.gradient_of)
+    run.forward(numbers(ROWS, 3))
+    run.backward(numbers(ROWS, 2))
+    assert not optimizer.gradient.any()
+
+
 def test_nothing_is_allocated_once_the_buffers_are_there() -> None:
     import tracemalloc
 
