@@ -20,6 +20,8 @@ from rl_training.models.recurrent import LSTMActorCritic
 Activation = Callable[[Array], object]
 Layer = tuple[Array, Array, Activation | None]
 """Weights, transposed, biases, and what is done to the outputs in place."""
+ZERO = np.float32(0.0)
+"""A number of Python's would have to be converted by every call."""
 
 
 def _silu(x: Array) -> None:
@@ -32,7 +34,7 @@ def _elu(x: Array) -> None:
 
 ACTIVATIONS: dict[type[nn.Module], Activation] = {
     nn.Tanh: lambda x: np.tanh(x, out=x),
-    nn.ReLU: lambda x: np.maximum(x, 0.0, out=x),
+    nn.ReLU: lambda x: np.maximum(x, ZERO, out=x),
     nn.ELU: _elu,
     nn.SiLU: _silu,
 }
@@ -197,7 +199,7 @@ def _known(modules: Iterable[nn.Module]) -> list[Layer]:
 
 def _forward(layers: list[Layer], x: Array) -> Array:
     for weight, bias, activate in layers:
-        x = x @ weight
+        x = np.dot(x, weight)  # on few rows quicker than @
         x += bias
         if activate is not None:
             activate(x)
