@@ -20,11 +20,8 @@ class ExplicitRecurrent:
 
     explicit = True
 
-    def __init__(
-        self, layers: Sequence[UnrolledLayer], memory_parts: int, network: ExplicitActorCritic
-    ) -> None:
-        """`memory_parts` is of each core: how many it has."""
-        self.layers, self._parts, self._network = layers, memory_parts, network
+    def __init__(self, layers: Sequence[UnrolledLayer], network: ExplicitActorCritic) -> None:
+        self.layers, self._network = layers, network
 
     def forward(self, rows: Any) -> tuple[Numbers, Numbers]:
         """Return action parameters and values."""
@@ -32,13 +29,13 @@ class ExplicitRecurrent:
 
     def read(self, rows: Any, features: Array, critic_features: Array) -> tuple[Numbers, Numbers]:
         """The same for features [L * B, I], which may be others for the critic's core."""
-        memory = list(rows.memory.values())
+        memory, each = list(rows.memory.values()), self.layers[0].num_parts
         starts = Starts(rows.extra[STARTS], len(memory[0]))
-        read: Sequence[Array] = [features, critic_features][: len(memory) // self._parts]
+        read: Sequence[Array] = [features, critic_features][: len(memory) // each]
         for number, layer in enumerate(self.layers):
             place = slice(number * layer.size, (number + 1) * layer.size)
             own = [part[:, place] for part in memory]
-            cores = [own[start : start + self._parts] for start in range(0, len(own), self._parts)]
+            cores = [own[start : start + each] for start in range(0, len(own), each)]
             read = layer.forward(read, cores, starts)
         return self._network.read(rows, read[0], read[-1])
 
@@ -79,4 +76,4 @@ def explicit_recurrent(network: nn.Module, gradient_of: GradientOf) -> ExplicitR
         if len(weights) < len(plain):
             return None
         layers.append(UnrolledLSTM(weights) if plain[0].kind == "lstm" else UnrolledGRU(weights))
-    return ExplicitRecurrent(layers, len(plain[0].memory_sizes), after)
+    return ExplicitRecurrent(layers, after)

@@ -72,6 +72,7 @@ class Step:
     def __init__(self, space: "Workspace", number: int) -> None:
         self.before, self.after = space.before[number : number + 2]
         self.cell, self.next_cell = space.cells[number : number + 2]
+        self.remembered = (self.before, self.cell)[: space.num_parts]
         self.gates, self.squashed = space.gates[number], space.squashed[number]
         """The first is [G, C, B, H]."""
         self.gate, self.sigmoids = list(self.gates), sigmoids_of(self.gates)
@@ -86,9 +87,10 @@ class Step:
 class Workspace:
     """The buffers of one layer, for one number of steps and rows."""
 
-    def __init__(self, steps: int, rows: int, weights: Array) -> None:
-        """`weights` [G, C, I, H] tell the sizes."""
+    def __init__(self, steps: int, rows: int, weights: Array, num_parts: int) -> None:
+        """`weights` [G, C, I, H] tell the sizes; a memory has `num_parts`."""
         gates, cores, inputs, self.size = weights.shape
+        self.num_parts = num_parts
 
         def buffer(*shape: int) -> Array:
             return np.ones(shape, weights.dtype)
@@ -110,6 +112,7 @@ class Workspace:
         self.product, self.slopes = (buffer(gates, cores, rows, self.size) for _ in range(2))
         self.slope, self.sigmoid_slopes = list(self.slopes), sigmoids_of(self.slopes)
         self.back, self.carry, self.spare = small(), small(), small()
+        self.by_memory = (self.back, self.carry)[:num_parts]
         self.ones = buffer(1, steps * rows)
         self.steps = [Step(self, number) for number in range(steps)]
 
@@ -121,6 +124,8 @@ class UnrolledLayer(ABC):
     """
 
     num_gates: ClassVar[int]
+    num_parts: ClassVar[int]
+    """Of the memory."""
 
     def __init__(self, weights: Sequence[Weights]) -> None:
         self._weights, self.num_cores = weights, len(weights)
@@ -144,11 +149,12 @@ class UnrolledLayer(ABC):
         space = self._space
         for core, (features, parts) in enumerate(zip(inputs, memory, strict=True)):
             space.inputs[core, ..., :-1] = features.reshape(starts.length, starts.rows, -1)
-            space.before[0, core], space.cells[0, core] = parts[0], parts[-1]
+            for into, part in zip(space.steps[0].remembered, parts, strict=True):
+                into[core] = part
             self._copy_weights(core, self._weights[core])
         np.matmul(space.inputs.swapaxes(0, 1)[:, None], self._w_in, out=space.gates)
         for number, step in enumerate(space.steps):
-            starts.forget(number, step.before, step.cell)
+            starts.forget(number, *step.remembered)
             np.matmul(step.before, self._w_on, out=space.product)
             self._go(space, step)
             step.output[...] = step.after
@@ -169,7 +175,7 @@ class UnrolledLayer(ABC):
             for gates, slopes in zip(step.sigmoids, space.sigmoid_slopes, strict=True):
                 np.subtract(gates, slopes, out=slopes)
             self._go_back(space, step)
-            self._starts.forget(number, space.back, space.carry)
+            self._starts.forget(number, *space.by_memory)
         space.read[...] = space.before[:-1].swapaxes(0, 1)
         self._write_gradients(space)
 
@@ -198,7 +204,7 @@ class UnrolledLayer(ABC):
         if (steps, rows) not in self._spaces:
             if len(self._spaces) == KEPT_SIZES:
                 self._spaces.clear()
-            self._spaces[steps, rows] = Workspace(steps, rows, self._w_in)
+            self._spaces[steps, rows] = Workspace(steps, rows, self._w_in, self.num_parts)
         return self._spaces[steps, rows]
 
     def _copy_weights(self, core: int, weights: Weights) -> None:
@@ -208,11 +214,7 @@ class UnrolledLayer(ABC):
             rows, scale = slice(gate * self.size, (gate + 1) * self.size), 1.0 if gate == NEW else 0.5
             np.multiply(weights.w_in[rows].T, scale, out=self._w_in[gate, core, :-1])
             np.multiply(weights.w_on[rows].T, scale, out=self._w_on[gate, core])
-            np.multiply(self._bias(core, weights, rows), scale, out=self._w_in[gate, core, -1])
-
-    def _bias(self, core: int, weights: Weights, rows: slice) -> Array:
-        """Return the bias of a gate."""
-        return weights.b_in[rows] + weights.b_on[rows]
+            self._w_in[gate, core, -1] = scale * (weights.b_in[rows] + weights.b_on[rows])
 
     def _by_core(self, space: Workspace) -> list[tuple[Array, Weights]]:
         """Return the gradients by gates [L * B, G * H] of each core."""
@@ -235,7 +237,7 @@ class UnrolledLayer(ABC):
 class UnrolledLSTM(UnrolledLayer):
     """cell = forget * cell + enter * new; output = leave * tanh(cell)."""
 
-    num_gates = 4
+    num_gates, num_parts = 4, 2
 
     def _go(self, space: Workspace, step: Step) -> None:
         enter, forget, new, leave = step.gate
@@ -270,7 +272,7 @@ class UnrolledLSTM(UnrolledLayer):
 class UnrolledGRU(UnrolledLayer):
     """output = new + update * (before - new), where reset rules what the new gate hears of the memory."""
 
-    num_gates = 3
+    num_gates, num_parts = 3, 1
 
     def _go(self, space: Workspace, step: Step) -> None:
         (reset, update, new), (sigmoids,), heard = step.gate, step.sigmoids, step.cell
@@ -306,8 +308,8 @@ class UnrolledGRU(UnrolledLayer):
         space.by_gates[..., NEW * self.size :] = space.squashed.swapaxes(0, 1)
         self._write_for_inputs(space)
 
-    def _bias(self, core: int, weights: Weights, rows: slice) -> Array:
-        if rows.stop < len(weights.b_on):
-            return super()._bias(core, weights, rows)
-        self._b_on[core] = weights.b_on[rows]
-        return weights.b_in[rows]
+    def _copy_weights(self, core: int, weights: Weights) -> None:
+        """Reset rules the memory's bias of the new gate, too, so the inputs' must be apart from it."""
+        super()._copy_weights(core, weights)
+        new = slice(NEW * self.size, None)
+        self._w_in[NEW, core, -1], self._b_on[core] = weights.b_in[new], weights.b_on[new]
