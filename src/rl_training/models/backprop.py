@@ -73,6 +73,10 @@ class AutogradNetwork:
     def backward(self, *gradients: Numbers) -> None:
         """Write the parameters' gradients; 0 for those that the outputs do not depend on."""
         lap("forward")
+        self.go_on_back(*gradients)
+
+    def go_on_back(self, *gradients: Numbers) -> None:
+        """The same below layers from which the way back has begun."""
         pairs = zip(self._outputs, gradients, strict=True)
         # a network may be frozen, or look without gradients
         learned = [(output[: len(given)], given) for output, given in pairs if output.requires_grad]
@@ -211,10 +215,11 @@ class ExplicitReader:
 
     def backward(self, params_gradient: Numbers, values_gradient: Numbers) -> None:
         """Write the gradients of all parameters."""
+        lap("forward")
         found = self._network.by_features(params_gradient, values_gradient)
         if self._below.num_outputs < len(found):
             found = [sum(found)]
-        self._below.backward(*(torch.as_tensor(part) for part in found))
+        self._below.go_on_back(*(torch.as_tensor(part) for part in found))
 
 
 class ExplicitCritics:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.optim import FlatAdam
+from rl_training.core.laps import heard_by
 from rl_training.models import explicit, kernels, recurrent_backprop
 from rl_training.models.backprop import AutogradNetwork, ExplicitReader
 from rl_training.models.cores import CELLS
@@ -128,6 +129,12 @@ def test_gradients_reach_what_is_below(kind: Any, share: bool, encoders: int) ->
     reader = ExplicitReader(features, below.parameters(), optimizer.gradient_of, known)
     module = AutogradNetwork(run, everything.parameters(), optimizer.gradient_of)
     assert_same(reader, module, optimizer, sequences(network, 7, 4))
+
+    heard: list[tuple[str, bool]] = []
+    optimizer.gradient.fill_(99.0)
+    with heard_by(lambda name: heard.append((name, bool((optimizer.gradient == 99.0).all())))):
+        reader.backward(*reader.forward(as_arrays(sequences(network, 7, 4))))
+    assert heard == [("forward", True)], "a profile is told where the way back begins, and once"
 
 
 @pytest.mark.parametrize("kind", CELLS)
