@@ -8,7 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field, fields, is_dataclass, make_dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 import yaml
@@ -170,7 +170,8 @@ def taken_flag(flags: list[str], name: str, kind: str, example: str) -> tuple[st
 
 def counts_of(config_class: type) -> list[str]:
     """Return the settings that are whole numbers."""
-    return [name for name, kind in get_type_hints(config_class).items() if kind in (int, int | None)]
+    kinds = (int, int | None, int | Literal["auto"])
+    return [name for name, kind in get_type_hints(config_class).items() if kind in kinds]
 
 
 def with_whole_numbers(argv: list[str], names: Iterable[str]) -> list[str]:
