@@ -76,7 +76,7 @@ LAUNCH: tuple[tuple[str, Any, Any, str], ...] = (
 
 MAPS = ("env_kwargs", "encoder_kwargs")
 """Settings that are maps: their flags take one line of YAML."""
-WRITTEN: dict[Any, Any] = {Schedule: str, Wrappers: tuple[str, ...]}
+WRITTEN: dict[Any, Any] = {Schedule: str, Wrappers: tuple[str, ...], int | Literal["auto"]: str}
 """How a flag writes settings that have forms of their own."""
 
 
@@ -170,8 +170,7 @@ def taken_flag(flags: list[str], name: str, kind: str, example: str) -> tuple[st
 
 def counts_of(config_class: type) -> list[str]:
     """Return the settings that are whole numbers."""
-    kinds = (int, int | None, int | Literal["auto"])
-    return [name for name, kind in get_type_hints(config_class).items() if kind in kinds]
+    return [name for name, kind in get_type_hints(config_class).items() if kind in (int, int | None)]
 
 
 def with_whole_numbers(argv: list[str], names: Iterable[str]) -> list[str]:
@@ -244,6 +243,8 @@ def _default(key: str, values: Mapping[str, Any], default: Any) -> Any:
         return schedule_text(value)
     if key == "env_wrappers":
         return wrapper_texts(value)
+    if key == "num_threads":
+        return str(value)
     return tuple(value) if isinstance(value, list) else value
 
 
