@@ -75,6 +75,10 @@ class ActorCriticConfig(AlgorithmConfig):
         """A rollout is prepared whole, once for all epochs."""
         return self.num_steps * num_envs, "use fewer num_steps or num_envs"
 
+    def rows_per_step(self, num_envs: int) -> int:
+        """The whole rollout."""
+        return self.num_steps * num_envs
+
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         found = [
