@@ -30,7 +30,8 @@ def path(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
     if name == "autograd":
         monkeypatch.setattr(objective, "explicit_actor_critic", unknown)
-        for module in (dqn, continuous, td3):
+        monkeypatch.setattr(dqn, "explicit_outputs", unknown)
+        for module in (continuous, td3):
             monkeypatch.setattr(module, "explicit_mlp", unknown)
         for module in (continuous, td3):
             monkeypatch.setattr(module, "explicit_critics", unknown)
