@@ -39,6 +39,7 @@ from rl_training.experiment.logging import WALL_CLOCK
 
 ROOT = Path(__file__).resolve().parents[1]
 PPO = ("ppo", "--num-steps", "64", "--batch-size", "128", "--num-envs", "4", "--update-epochs", "8")
+TWO_THREADS = ("ppo", "--num-steps", "32", "--batch-size", "64", "--update-epochs", "2", "--num-threads", "2")
 A2C = ("a2c", "--num-envs", "4")
 RECURRENT = ("recurrent_ppo", *PPO[1:], "--core-layers", "2", "--no-share-core")
 REPLAY = (
@@ -227,9 +228,7 @@ SCENARIOS = (
     # ways of an update that those above do not take
     Scenario("encoder of one's own", (*PPO, *POLE, *OWN_ENCODER), timesteps=12_000, checkpoint_every=800),
     Scenario("pixels", (*A2C, *CATCH), timesteps=8_000, checkpoint_every=600),
-    Scenario(
-        "pixels, two threads", (*PPO, *CATCH, "--num-threads", "2"), timesteps=2_000, checkpoint_every=300
-    ),
+    Scenario("pixels, two threads", (*TWO_THREADS, *CATCH), timesteps=1_024, checkpoint_every=200),
     Scenario("quantiles", (*DQN, *POLE, "--distribution", "quantile"), timesteps=6_000, checkpoint_every=500),
     Scenario(
         "prioritised, 3-step",

@@ -22,7 +22,7 @@ from traces import (
 )
 
 from rl_training.algorithms import continuous, dqn, objective, off_policy, on_policy, td3
-from rl_training.models import explicit, kernels, pullbacks, recurrent_backprop
+from rl_training.models import convolutions, explicit, kernels, pullbacks, recurrent_backprop
 
 RECORDED = read_traces()["float64"]
 EXPLICIT = (
@@ -35,6 +35,7 @@ EXPLICIT = (
 # 4 sequences of 5 steps, 3 and 1 at a time; episodes begin within them
 MEMORY = PPO | {"hidden_sizes": (8,), "core_size": 6, "sequence_length": 5, "batch_size": 15}
 ENCODED = {"encoder": "tiny_encoders:Plain", "features_dim": 6}
+CATCH = "rl_training.envs.catch:rl_training/Catch-v0"
 REMEMBERING = {
     "lstm": Case("recurrent_ppo", POLE, MEMORY),
     "gru": Case("recurrent_ppo", POLE, MEMORY | {"core": "gru"}),
@@ -44,6 +45,7 @@ REMEMBERING = {
     ),
     "lstm two layers": Case("recurrent_ppo", FRAGILE, MEMORY | {"core_layers": 2, "normalize_obs": True}),
     "lstm encoder": Case("recurrent_ppo", POLE, MEMORY | ENCODED),
+    "lstm images": Case("recurrent_ppo", CATCH, MEMORY | {"encoder": "small", "features_dim": 6}),
     "gru two encoders": Case("recurrent_ppo", POLE, MEMORY | ENCODED | {"core": "gru", "share_encoder": False}),
 }  # fmt: skip
 
@@ -59,12 +61,13 @@ def path(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     if name == "autograd":
         monkeypatch.setattr(objective, "explicit_actor_critic", unknown)
         monkeypatch.setattr(objective, "explicit_recurrent", unknown)
-        for module in (dqn, continuous, td3):
+        monkeypatch.setattr(dqn, "explicit_outputs", unknown)
+        for module in (continuous, td3):
             monkeypatch.setattr(module, "explicit_mlp", unknown)
         for module in (continuous, td3):
             monkeypatch.setattr(module, "explicit_critics", unknown)
     else:
-        for module in (kernels, explicit, pullbacks, recurrent_backprop, on_policy, off_policy):
+        for module in (kernels, explicit, pullbacks, convolutions, recurrent_backprop, on_policy, off_policy):
             monkeypatch.setattr(module, "computes_on_arrays", lambda device: False)
     return name
 

@@ -26,7 +26,8 @@ from rl_training.core.state import Counter
 from rl_training.core.types import Measured, Numbers, Progress
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.sources import ReplaySource
-from rl_training.models.backprop import AutogradNetwork, Backprop, explicit_mlp, in_parts
+from rl_training.models.backprop import AutogradNetwork, Backprop, in_parts
+from rl_training.models.encoded_backprop import explicit_outputs
 from rl_training.models.pullbacks import namespace
 from rl_training.models.q_network import Noise
 from rl_training.policies.explorers import EpsilonGreedyExplorer
@@ -140,11 +141,11 @@ class DQNLearner(OffPolicyLearner):
         network = actor.policy.network
         self.optimizer = FlatAdam(network.parameters(), max_grad_norm=config.max_grad_norm, eps=1e-8)
         self.target = TargetNetwork(network, self.optimizer.flat)
-        known = explicit_mlp(network, self.optimizer.gradient_of)
+        known = explicit_outputs(network, self.optimizer.gradient_of)
         self.network: Backprop = known or AutogradNetwork(
             network, network.parameters(), self.optimizer.gradient_of
         )
-        self._target_run = (explicit_mlp(self.target.network) if known else None) or self.target.network
+        self._target_run = (explicit_outputs(self.target.network) if known else None) or self.target.network
         self.explicit, self._by_hand = known is not None, known is not None and config.distribution == "none"
         self.update_path = (
             ("explicit" if self._by_hand else "explicit, loss by autograd") if known else "autograd"
@@ -153,7 +154,8 @@ class DQNLearner(OffPolicyLearner):
         self.explorer = actor.explorer
         self.noise_rng = noise_rng
         self.target_updates = Counter()
-        self.moded = () if actor.policy.encoding.encoder is None else (network,)
+        self._encoded = actor.policy.encoding.encoder is not None
+        self.moded = (network,) if self._encoded and known is None else ()
         self.owners = {
             **self.owners,
             "target": self.target,
@@ -171,11 +173,9 @@ class DQNLearner(OffPolicyLearner):
             self.target.follow(tau)
         self.target_updates.value += max(crossed, 0)
         self._exploration = self.explorer.epsilon(progress)
-        if self.explicit and every:
+        if self.explicit and every and not self._encoded:  # images of all batches would be large
             rows = replace(rows, extra=rows.extra | {NEXT_OUTPUTS: in_parts(self._target_run, rows.next_obs)})
-            if (
-                self._by_hand and not self.config.double
-            ):  # otherwise the network itself chooses, which changes
+            if self._by_hand and not self.config.double:  # or the network chooses, which changes
                 rows = replace(rows, extra={TARGETS: self._targets(rows)})
         return rows
 

@@ -13,10 +13,10 @@ from rl_training.models.backprop import (
     AutogradNetwork,
     Backprop,
     ExplicitActorCritic,
-    ExplicitReader,
     explicit_actor_critic,
 )
 from rl_training.models.encoded import reader
+from rl_training.models.encoded_backprop import ExplicitReader, explicit_features
 from rl_training.models.pullbacks import as_type, judge_of, namespace
 from rl_training.models.recurrent_backprop import ExplicitRecurrent, explicit_recurrent
 from rl_training.policies.actor_critic import ActorCriticPolicy
@@ -61,9 +61,14 @@ class ActorCriticObjective:
             return AutogradNetwork(policy.run, policy.network.parameters(), gradient_of), "autograd"
         if layers is policy.network:
             return known, "explicit"
+        encoders = (
+            explicit_features(policy.network, gradient_of) if layers is reader(policy.network) else None
+        )
+        if encoders is not None:
+            return ExplicitReader(encoders, known), "explicit"
         mine = {id(parameter) for parameter in layers.parameters()}
         below = [parameter for parameter in policy.network.parameters() if id(parameter) not in mine]
-        return ExplicitReader(read, below, gradient_of, known), "explicit after autograd"
+        return ExplicitReader(AutogradNetwork(read, below, gradient_of), known), "explicit after autograd"
 
     def forward(self, rows: RolloutBatch, **settings: Any) -> tuple[Measured, tuple[Numbers, ...]]:
         """Return the loss's parts for a minibatch, and its gradients by all that `backward` goes back from."""

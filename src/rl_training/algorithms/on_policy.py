@@ -135,7 +135,9 @@ class OnPolicyLearner(BaseLearner):
         rows = config.num_steps * actor.policy.spec.num_envs
         refuse_single_rows(actor.policy, config.smallest_batch(rows), config.larger_batches(rows))
         self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
-        self.moded = () if actor.policy.encoding.encoder is None else (actor.policy.network,)
+        # layers that know their own backward have no modes
+        plain = actor.policy.encoding.encoder is None or self.update_path == "explicit"
+        self.moded = () if plain else (actor.policy.network,)
         self.owners = {"model": actor.policy, "optimizer": optimizer, "learner/explorer": actor.explorer}
 
     def learning_rate(self, progress: Progress) -> Tensor:

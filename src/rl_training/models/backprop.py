@@ -138,6 +138,10 @@ class ExplicitMLP:
         """Write the parameters' gradients."""
         self._chain.backward(gradient)
 
+    def by_inputs(self, gradient: Numbers) -> Numbers:
+        """Write the parameters' gradients; return the one by the inputs [B, I]."""
+        return self._chain.input_gradient(gradient, parameters=True)
+
 
 class SeenRows(Protocol):
     """Rows of a batch, of which a network reads what was seen [B, I]."""
@@ -182,44 +186,6 @@ class ExplicitActorCritic:
             self._actor.input_gradient(params_gradient, parameters=True),
             self._critic.input_gradient(values_gradient[:, None], parameters=True),
         ]
-
-
-class FeatureReader(Protocol):
-    """A network that knows its backward, and may read features in the place of observations."""
-
-    def read(self, rows: Any, features: Numbers, critic_features: Numbers) -> tuple[Numbers, Numbers]: ...
-    def by_features(self, params_gradient: Numbers, values_gradient: Numbers) -> list[Numbers]: ...
-
-
-class ExplicitReader:
-    """Features by autograd, of an encoder or a memory of any kind, and an explicit network that reads them."""
-
-    explicit = True
-
-    def __init__(
-        self,
-        features: Callable[[Any], tuple[Tensor, ...]],
-        parameters: Iterable[nn.Parameter],
-        gradient_of: GradientOf,
-        network: FeatureReader,
-    ) -> None:
-        """`features` makes of rows what actor and critic read: one tensor for both, or two."""
-        self._below, self._network = AutogradNetwork(features, parameters, gradient_of), network
-
-    def forward(self, rows: Any) -> tuple[Numbers, Numbers]:
-        """Return action parameters and values."""
-        arrays = isinstance(rows.actions, np.ndarray)
-        features = self._below.forward(rows.tensors() if arrays else rows)
-        read = [part.numpy() if arrays else part for part in features]
-        return self._network.read(rows, read[0], read[-1])
-
-    def backward(self, params_gradient: Numbers, values_gradient: Numbers) -> None:
-        """Write the gradients of all parameters."""
-        lap("forward")
-        found = self._network.by_features(params_gradient, values_gradient)
-        if self._below.num_outputs < len(found):
-            found = [sum(found)]
-        self._below.go_on_back(*(torch.as_tensor(part) for part in found))
 
 
 class ExplicitCritics:

@@ -139,5 +139,6 @@ class ActorCriticPolicy(NetworkPolicy):
         """Return values [N], without gradients."""
         twin = self._current_twin()
         if isinstance(twin, NumpyActorCritic):
-            return twin.value(self._vector_numpy(split_mask(obs)[0]))
+            values: Array = self._finite(twin.value(self._read_numpy(split_mask(obs)[0])))
+            return values
         return self.outputs(obs)[1]

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.spaces import space_text
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved, tensors_of
+from rl_training.models.convolutions import ExplicitEncoder, explicit_encoder
+from rl_training.models.encoded import Encoded, reader
 from rl_training.models.encoders import EncoderClass, encoder_name, make_encoder
 from rl_training.models.images import READING, ImageReading, image_leaves
 from rl_training.models.inputs import ObservationInputs
@@ -66,6 +68,7 @@ class NetworkPolicy(nn.Module):
         self.normalizer = ObservationNormalizer(self.inputs.continuous) if normalize_obs else None
         self.reward_normalizer = reward_normalizer
         self._twin: Twin | None = None
+        self._eyes: ExplicitEncoder | None = None
         self._anchor: list[nn.Parameter] = []
 
     def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
@@ -124,27 +127,45 @@ class NetworkPolicy(nn.Module):
         """Return the network's outputs for observations [N, ...], in NumPy and without gradients."""
         twin = self._current_twin()
         if isinstance(twin, NumpyMLP | NumpyActorCritic):
-            return twin(self._vector_numpy(obs))
+            return self._finite(twin(self._read_numpy(obs)))
         return self._outputs_on_device(obs)
 
     def _current_twin(self) -> Twin | None:
-        """Return the network in NumPy, renewed if its parameters moved; None if it has no twin."""
-        if self.encoding.encoder is not None:
-            return None
+        """Return the layers after the encoder in NumPy, renewed if their parameters moved; None if they have no twin.
+
+        An encoder that is not known leaves none to the layers after it.
+        """
         if self._twin is None or not self._twin.current:
-            self._twin = numpy_twin(self.network)
+            twin, network = numpy_twin(reader(self.network)), self.network
+            known = twin is not None and type(network) is Encoded
+            self._eyes = explicit_encoder(network.encoder) if known else None  # type: ignore[arg-type]  # of an Encoded
+            self._twin = twin if self.encoding.encoder is None or self._eyes is not None else None
         return self._twin
 
-    def _vector_numpy(self, obs: ObsArray) -> Array:
+    def _read_numpy(self, obs: ObsArray) -> Array:
+        """Return what the twin reads of observations: numbers [N, D], or the encoder's features."""
+        if self._eyes is not None:
+            images = self.prepare(tensors_of(obs))
+            assert isinstance(images, Tensor), "it reads one plain image"
+            seen: Array = self._eyes.forward(images).numpy()
+            return seen
         vector = self.inputs.vector_numpy(obs)
         return vector if self.normalizer is None else self.normalizer.forward_numpy(vector)
 
     @torch.no_grad()
     def _outputs_on_device(self, obs: ObsArray, *others: Any) -> Any:
         outputs = self.network(self.prepare(moved(tensors_of(obs), self.device)), *others)
-        parts = tuple(part.cpu().numpy() for part in (outputs if isinstance(outputs, tuple) else (outputs,)))
-        if self.encoding.encoder is not None and not all(np.isfinite(part).all() for part in parts):
-            # before an environment sees it and gets the blame
-            name = encoder_name(self.encoding.encoder)
-            raise RunFault(f"the network with encoder {name} gave a number that is not finite while acting")
-        return parts if isinstance(outputs, tuple) else parts[0]
+        if isinstance(outputs, tuple):
+            return self._finite(tuple(part.cpu().numpy() for part in outputs))
+        return self._finite(outputs.cpu().numpy())
+
+    def _finite(self, outputs: Any) -> Any:
+        """Return outputs as they are; those of an encoder are looked at before an environment gets the blame."""
+        if self.encoding.encoder is not None:
+            parts = outputs if isinstance(outputs, tuple) else (outputs,)
+            if not all(np.isfinite(part).all() for part in parts):
+                name = encoder_name(self.encoding.encoder)
+                raise RunFault(
+                    f"the network with encoder {name} gave a number that is not finite while acting"
+                )
+        return outputs

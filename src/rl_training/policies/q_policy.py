@@ -99,7 +99,8 @@ class QPolicy(NetworkPolicy):
         """Return values [N, A]; without noise in NumPy, if the network is a plain chain of layers."""
         twin = self._current_twin() if noise is None else None
         if isinstance(twin, NumpyMLP):
-            return twin(self._vector_numpy(obs))
+            values: Array = self._finite(twin(self._read_numpy(obs)))
+            return values
         outputs = torch.from_numpy(self._outputs_on_device(obs, noise)).to(self.device)
         with torch.no_grad():
             return self.action_values(outputs).cpu().numpy()

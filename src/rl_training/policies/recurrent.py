@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.columns import Column
-from rl_training.core.errors import RunFault
 from rl_training.core.masks import split_mask
 from rl_training.core.spaces import float_dtype, take_rows
 from rl_training.core.state import Owners
@@ -29,7 +28,6 @@ from rl_training.core.types import (
 )
 from rl_training.models.cores import STARTS, CoreName
 from rl_training.models.encoded import reader
-from rl_training.models.encoders import encoder_name
 from rl_training.models.numpy_forward import NumpyRecurrent
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy
@@ -116,7 +114,8 @@ class RecurrentPolicy(ActorCriticPolicy):
         seen, mask = split_mask(obs)
         twin = self._current_twin()
         if isinstance(twin, NumpyRecurrent):
-            params, values, after = twin(self._vector_numpy(seen), memory)
+            params, values, after = twin(self._read_numpy(seen), memory)
+            self._finite((params, values))
         else:
             params, values, after = self._step_on_device(seen, memory)
         return (params if mask is None else self.head.allowed(params, mask)), values, after
@@ -128,12 +127,8 @@ class RecurrentPolicy(ActorCriticPolicy):
         before = tuple(torch.from_numpy(part).to(device) for part in memory)
         starts = torch.zeros(len(next(iter(leaves(obs)))[1]), dtype=torch.bool, device=device)
         params, values, after = self.network(inputs, memory=before, starts=starts)
-        if self.encoding.encoder is not None and not bool(
-            params.isfinite().all() and values.isfinite().all()
-        ):
-            name = encoder_name(self.encoding.encoder)
-            raise RunFault(f"the network with encoder {name} gave a number that is not finite while acting")
-        return params.cpu().numpy(), values.cpu().numpy(), tuple(part.cpu().numpy() for part in after)
+        said = self._finite((params.cpu().numpy(), values.cpu().numpy()))
+        return *said, tuple(part.cpu().numpy() for part in after)
 
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from rl_training.algorithms.optim import FlatAdam
 from rl_training.core.laps import heard_by
 from rl_training.models import explicit, kernels, recurrent_backprop
-from rl_training.models.backprop import AutogradNetwork, ExplicitReader
+from rl_training.models.backprop import AutogradNetwork
 from rl_training.models.cores import CELLS
+from rl_training.models.encoded_backprop import ExplicitReader
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.models.recurrent_backprop import explicit_recurrent
 from rl_training.models.unrolled import Starts
@@ -126,7 +127,8 @@ def test_gradients_reach_what_is_below(kind: Any, share: bool, encoders: int) ->
 
     known = explicit_recurrent(network, optimizer.gradient_of)
     assert known is not None
-    reader = ExplicitReader(features, below.parameters(), optimizer.gradient_of, known)
+    seen = AutogradNetwork(features, below.parameters(), optimizer.gradient_of)
+    reader = ExplicitReader(seen, known)
     module = AutogradNetwork(run, everything.parameters(), optimizer.gradient_of)
     assert_same(reader, module, optimizer, sequences(network, 7, 4))
 
