@@ -136,6 +136,7 @@ class ExplicitMLP:
 
     def backward(self, gradient: Numbers) -> None:
         """Write the parameters' gradients."""
+        lap("forward")
         self._chain.backward(gradient)
 
     def by_inputs(self, gradient: Numbers) -> Numbers:
@@ -170,6 +171,7 @@ class ExplicitActorCritic:
 
     def backward(self, params_gradient: Numbers, values_gradient: Numbers) -> None:
         """Write the parameters' gradients."""
+        lap("forward")
         if self._body is None:
             self._actor.backward(params_gradient)
             self._critic.backward(values_gradient[:, None])
@@ -211,6 +213,7 @@ class ExplicitCritics:
 
     def backward(self, gradient: Numbers) -> None:
         """Write the parameters' gradients for that of the values [M, B]."""
+        lap("forward")
         self._chain.backward(gradient[..., None])
 
     def action_gradient(self, gradient: Numbers) -> Numbers:

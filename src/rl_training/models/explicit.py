@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.core.laps import lap
 from rl_training.core.types import Numbers
 from rl_training.models.ensemble import EnsembleMLP
 from rl_training.models.kernels import Activation, Buffer, activation_of, computes_on_arrays
@@ -116,7 +115,6 @@ class Chain:
 
     def backward(self, gradient: Numbers) -> None:
         """Write the parameters' gradients for that of the outputs [..., B, O], which may be written over."""
-        lap("forward")
         self._back(gradient, parameters=True)
 
     def input_gradient(self, gradient: Numbers, inputs: slice = slice(None), *, parameters: bool) -> Numbers:

@@ -1,5 +1,6 @@
 """Chains that know their backward give what autograd gives, on arrays and on tensors."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.optim import FlatAdam
+from rl_training.core.laps import heard_by
 from rl_training.models import explicit, kernels
 from rl_training.models.backprop import (
     AutogradCritics,
@@ -259,3 +261,17 @@ def test_nothing_is_allocated_once_the_buffers_are_there() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak - before < 4096, "one buffer of a hidden layer alone would be 128 KiB"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_profile_is_told_once_where_the_way_back_begins(shared: bool) -> None:
+    network = MLPActorCritic(3, 2, (8,), shared=shared)
+    optimizer = FlatAdam(network.parameters())
+    known = explicit_actor_critic(network, optimizer.gradient_of)
+    assert known is not None
+    heard: list[tuple[str, bool]] = []
+    params, values = known.forward(SimpleNamespace(obs=np.ones((4, 3))))
+    optimizer.gradient.fill_(99.0)
+    with heard_by(lambda name: heard.append((name, bool((optimizer.gradient == 99.0).all())))):
+        known.backward(params.copy(), values.copy())
+    assert heard == [("forward", True)]
