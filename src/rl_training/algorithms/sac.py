@@ -137,6 +137,7 @@ class SACLearner(ContinuousLearner):
             "actor_grad_norm": actor_norm,
             "critic_grad_norm": critic_norm,
             "ent_coef": alpha,
+            **self.policy.measured(),
         }
         if self.config.ent_coef is None:
             metrics["ent_coef_loss"] = self._train_alpha(logprobs.sum() / count, learning_rate)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.spaces import action_layout, float_dtype
-from rl_training.core.types import Array, EnvSpec, Numbers, Obs, ObsArray, PolicyState
+from rl_training.core.types import Array, EnvSpec, Measured, Numbers, Obs, ObsArray, PolicyState
 from rl_training.models.encoded import Encoded
 from rl_training.models.heads import squashed_gaussian_act, squashed_gaussian_sample
 from rl_training.models.mlp import ActivationName, mlp_with_head
@@ -77,6 +77,10 @@ class SquashedGaussianPolicy(ContinuousPolicy):
         """Return actions [B, A], log-probabilities [B], and how to go back, for what the network said."""
         actions, logprobs, back = squashed_gaussian(params, noise)
         return actions, logprobs, lambda by_actions, by_logprob: (back(by_actions, by_logprob),)
+
+    def measured(self) -> Measured:
+        """Return what is worth a look in the log."""
+        return {}
 
     def sample(self, inputs: Obs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions [B, A] and log-probabilities [B], with gradients; `inputs` as `prepare` gives them."""

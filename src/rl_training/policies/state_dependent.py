@@ -15,6 +15,7 @@ from rl_training.core.types import (
     ActArrays,
     Array,
     EnvSpec,
+    Measured,
     Numbers,
     ObsArray,
     PolicyState,
@@ -92,6 +93,10 @@ class StateDependentPolicy(SquashedGaussianPolicy):
         """Return actions [N, A] in [-1, 1]; unless deterministic with noise of its own in every row."""
         params = self.outputs(obs)
         return self._squashed(params, None if deterministic else self.head.fresh_noise(params, rng)), state
+
+    def measured(self) -> Measured:
+        """Return the mean deviation of the matrices."""
+        return {"std": self.head.log_std.detach().exp().mean()}
 
     def act_by(self, obs: ObsArray, matrices: Array) -> Array:
         """Return actions [N, A] in [-1, 1] with the noise that matrices [N, H, A] make of what is seen."""
