@@ -18,7 +18,7 @@ from rl_training.core.spaces import action_layout
 from rl_training.core.types import EnvSpec, Measured, Numbers
 from rl_training.data.replay_buffer import Transitions
 from rl_training.models.pullbacks import namespace
-from rl_training.policies.continuous import SquashedGaussianPolicy
+from rl_training.policies.continuous import SquashedGaussianPolicy, StochasticPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 from rl_training.policies.noise import ActionNoise, AddedNoiseName, make_noise
 from rl_training.policies.state_dependent import StateDependentContinuousExplorer, StateDependentPolicy
@@ -82,7 +82,7 @@ class SACLearner(ContinuousLearner):
     def __init__(
         self,
         config: SACConfig,
-        actor: Actor[SquashedGaussianPolicy],
+        actor: Actor[StochasticPolicy],
         *,
         generator: torch.Generator,
         noise_rng: np.random.Generator,
@@ -192,7 +192,7 @@ class SAC(Algorithm):
     bounded_actions = True
 
     @staticmethod
-    def build_actor(settings: SACConfig, context: BuildContext) -> Actor[SquashedGaussianPolicy]:
+    def build_actor(settings: SACConfig, context: BuildContext) -> Actor[StochasticPolicy]:
         """Return the policy and how it explores: by its own chance, after uniformly random actions."""
         arguments: dict[str, Any] = {
             "hidden_sizes": settings.hidden_sizes,
@@ -220,7 +220,7 @@ class SAC(Algorithm):
 
     @staticmethod
     def build_learner(
-        settings: SACConfig, context: BuildContext, actor: Actor[SquashedGaussianPolicy]
+        settings: SACConfig, context: BuildContext, actor: Actor[StochasticPolicy]
     ) -> SACLearner:
         """Return the update rule."""
         noise_rng = numpy_generator(context.seed, UPDATE_NOISE)

@@ -54,7 +54,23 @@ class ContinuousPolicy(NetworkPolicy):
         return ()
 
 
-class SquashedGaussianPolicy(ContinuousPolicy):
+class StochasticPolicy(ContinuousPolicy):
+    """What SAC learns: a policy that knows how likely its actions are, and what they owe to its network's outputs."""
+
+    def draw(self, normal: Callable[..., Numbers], rows: int) -> tuple[Numbers, Numbers]:
+        """Return what `sampled` needs, for actions and for those after them; `normal` draws numbers of a shape."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it draws")
+
+    def sampled(self, params: Numbers, noise: Numbers) -> Sampled:
+        """Return actions [B, A], log-probabilities [B], and how to go back, for what the network said."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it samples")
+
+    def measured(self) -> Measured:
+        """Return what is worth a look in the log."""
+        return {}
+
+
+class SquashedGaussianPolicy(StochasticPolicy):
     """tanh of a normal whose mean and deviation depend on the observation."""
 
     outputs_per_action = 2
@@ -69,18 +85,14 @@ class SquashedGaussianPolicy(ContinuousPolicy):
         return squashed_gaussian_act(params, noise), state
 
     def draw(self, normal: Callable[..., Numbers], rows: int) -> tuple[Numbers, Numbers]:
-        """Return what `sampled` needs, for actions and for those after them; `normal` draws numbers of a shape."""
+        """Return noise [B, A] for actions, and for those after them."""
         noise = normal(2, rows, self.action_size)
         return noise[0], noise[1]
 
     def sampled(self, params: Numbers, noise: Numbers) -> Sampled:
-        """Return actions [B, A], log-probabilities [B], and how to go back, for what the network said."""
+        """Return actions, log-probabilities, and how to go back."""
         actions, logprobs, back = squashed_gaussian(params, noise)
         return actions, logprobs, lambda by_actions, by_logprob: (back(by_actions, by_logprob),)
-
-    def measured(self) -> Measured:
-        """Return what is worth a look in the log."""
-        return {}
 
     def sample(self, inputs: Obs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions [B, A] and log-probabilities [B], with gradients; `inputs` as `prepare` gives them."""

@@ -11,7 +11,7 @@ from rl_training.core.spaces import take_rows
 from rl_training.core.state import Owners, gather, scatter
 from rl_training.core.types import ActArrays, Array, ObsArray, Progress, State, StepArrays
 from rl_training.policies.actor_critic import ActorCriticPolicy
-from rl_training.policies.continuous import DeterministicPolicy, SquashedGaussianPolicy
+from rl_training.policies.continuous import ContinuousPolicy
 from rl_training.policies.noise import ActionNoise
 from rl_training.policies.q_policy import QPolicy
 
@@ -124,7 +124,7 @@ class ContinuousExplorer(SilentExplorer):
 
     def __init__(
         self,
-        policy: SquashedGaussianPolicy | DeterministicPolicy,
+        policy: ContinuousPolicy,
         rng: np.random.Generator,
         *,
         learning_starts: int,

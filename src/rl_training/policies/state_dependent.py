@@ -27,7 +27,7 @@ from rl_training.models.mlp import ActivationName, MLPActorCritic, mlp_with_head
 from rl_training.models.pullbacks import Sampled, squashed_state_dependent
 from rl_training.models.state_dependent import MEAN_LIMIT, StateDependentHead, make_linear_and_features
 from rl_training.policies.actor_critic import ActorCriticPolicy
-from rl_training.policies.continuous import SquashedGaussianPolicy
+from rl_training.policies.continuous import StochasticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer, ContinuousExplorer
 from rl_training.policies.noise import ActionNoise
 
@@ -52,7 +52,7 @@ class StateDependentActorCritic(ActorCriticPolicy):
         return StateDependentHead(size, num_features, log_std_init)
 
 
-class StateDependentPolicy(SquashedGaussianPolicy):
+class StateDependentPolicy(StochasticPolicy):
     """tanh of a normal whose deviation follows from the last hidden layer."""
 
     def __init__(self, spec: EnvSpec, *, log_std_init: float, **settings: Any) -> None:
