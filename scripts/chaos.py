@@ -57,6 +57,7 @@ DQN = ("dqn", *REPLAY, "--num-envs", "3", "--train-freq", "3", "--target-update-
 RAINBOW = ("--double", "--dueling", "--noisy", "--prioritized", "--n-step", "3", "--distribution", "c51")
 SAC = ("sac", *REPLAY, "--num-envs", "2", "--train-freq", "2", "--n-step", "2")
 TD3 = ("td3", *REPLAY, "--num-envs", "2", "--train-freq", "2", "--action-noise", "ornstein_uhlenbeck")
+SMOOTH_SAC = ("sac", *REPLAY, "--num-envs", "2", "--train-freq", "16", "--use-sde", "--sde-sample-freq", "3")
 NORMALISED = ("--normalize-obs", "--normalize-reward")
 POLE = ("--env-id", "CartPole-v1")
 WALKER = ("--env-id", "BipedalWalker-v3", "--rebuild-envs", "on")
@@ -266,6 +267,22 @@ SCENARIOS = (
     Scenario(
         "bursts, 3-step",
         ("td3", *REPLAY, *PENDULUM, "--num-envs", "2", *burst(64, 33), "--n-step", "3"),
+        timesteps=6_000,
+        checkpoint_every=400,
+    ),
+    Scenario(
+        "state-dependent noise",
+        (*PPO, *PENDULUM, "--use-sde", "--sde-sample-freq", "5", *NORMALISED),
+    ),
+    Scenario(
+        "state-dependent noise",
+        (*SMOOTH_SAC, *PENDULUM),
+        timesteps=6_000,
+        checkpoint_every=400,
+    ),
+    Scenario(
+        "correlated noise",
+        (*SAC, *PENDULUM, "--action-noise", "ornstein_uhlenbeck"),
         timesteps=6_000,
         checkpoint_every=400,
     ),

@@ -248,6 +248,7 @@ GATES = (
         "on the gate's seeds afterwards.",
     ),
     Gate("sac_pendulum", "configs/sac/pendulum.yaml", -250, episodes=50),
+    Gate("sac_sde_mountain_car", "configs/sac/mountain_car_continuous.yaml", 90, retry_seeds=(), required=3),
     Gate("sac_double_pendulum", "configs/sac/inverted_double_pendulum.yaml", 9000, best_of_last=3),
     Gate("td3_pendulum", "configs/td3/pendulum.yaml", -250, episodes=50),
     Gate("td3_reacher", "configs/td3/reacher.yaml", -6.0, episodes=50),

@@ -82,13 +82,13 @@ def bounded_action(algo: str) -> Any:
 def test_every_algorithm_has_a_column() -> None:
     assert sorted(NAMES) == sorted(ALGORITHMS)
     features = {"several environments, any backend", "normalised observations and rewards", "n-step returns"}
-    features |= {"prioritised replay", "exact resume", "encoders of your own", "Atari games", MASKS}
+    features |= {"prioritised replay", "exact resume", "encoders of your own", "Atari games", MASKS, SDE}
     assert set(TABLE) - {""} == set(ACTIONS) | set(OBSERVATIONS) | features
     answers = {cell for name, row in TABLE.items() if name for cell in row.values()}
     assert answers == {"yes", "no", "bounded"}
 
 
-MASKS = "action masks"
+MASKS, SDE = "action masks", "state-dependent exploration (gSDE)"
 
 
 def declared(row: str) -> str:
@@ -137,6 +137,16 @@ def test_action_masks(algo: str, tmp_path: Path) -> None:
             train(algo, random_env(VECTOR, bounded_action(algo)), tmp_path, use_action_masks="on")
     else:
         assert train(algo, Locks, tmp_path, use_action_masks="on").metrics["updates"] > 0
+
+
+@pytest.mark.parametrize("algo", NAMES)
+def test_state_dependent_exploration(algo: str, tmp_path: Path) -> None:
+    env = random_env(VECTOR, bounded_action(algo) if algo == "dqn" else ACTIONS["Box actions"][0])
+    if TABLE[SDE][algo] == "no":
+        with pytest.raises(UserError, match="use_sde"):
+            train(algo, env, tmp_path, use_sde=True)
+    else:
+        assert train(algo, env, tmp_path, use_sde=True).metrics["updates"] > 0
 
 
 @pytest.mark.parametrize("algo", NAMES)

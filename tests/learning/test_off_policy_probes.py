@@ -46,6 +46,8 @@ CONTINUOUS: dict[str, tuple[str, dict[str, Any]]] = {
     "td3": ("td3", {}),
     "ddpg": ("td3", {"num_critics": 1, "policy_delay": 1, "target_policy_noise": 0.0}),
     "redq": ("sac", {"num_critics": 4, "critic_subset": 2}),
+    "sac, state-dependent noise": ("sac", {"use_sde": True, "log_std_init": -1.0, "sde_sample_freq": 1}),
+    "sac, added noise": ("sac", {"action_noise": "gaussian", "action_noise_sigma": 0.3}),
 }
 
 

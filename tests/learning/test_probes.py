@@ -119,6 +119,15 @@ def test_continuous_target_is_hit_in_environment_units(tmp_path: Path) -> None:
     assert float(action[0]) == pytest.approx(probe.ContinuousTarget.target, abs=0.5)
 
 
+@pytest.mark.parametrize("sde_sample_freq", [4, -1])
+def test_continuous_target_is_hit_with_state_dependent_noise(sde_sample_freq: int, tmp_path: Path) -> None:
+    """Biases that are not 0: what is observed is, and features of 0 would make no noise."""
+    settings = {"use_sde": True, "sde_sample_freq": sde_sample_freq, "log_std_init": -1.0}
+    model = train(probe.ContinuousTarget, tmp_path, 8_000, orthogonal_init=False, **settings)
+    action, _ = model.predict(probe.ZERO)
+    assert float(action[0]) == pytest.approx(probe.ContinuousTarget.target, abs=0.5)
+
+
 @pytest.mark.parametrize("env", [probe.MultiDiscreteTarget, probe.MultiBinaryTarget])
 def test_every_component_of_a_multi_action_is_learned(env: Any, tmp_path: Path) -> None:
     model = train(env, tmp_path, 8_000, gamma=0.5)

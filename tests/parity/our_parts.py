@@ -22,6 +22,7 @@ from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.building import build_parts
 from rl_training.models.ensemble import EnsembleMLP
+from rl_training.policies.state_dependent import StateDependentPolicy
 from rl_training.runtime.sampler import LocalSampler
 
 
@@ -100,11 +101,17 @@ def _td3(learner: Any) -> Tensors:
     }
 
 
-def _sac(learner: Any) -> Tensors:
-    *hidden, weight, bias = _linear(learner.policy.network)
+def _sac_actor(policy: Any) -> list[Tensor]:
+    if isinstance(policy, StateDependentPolicy):
+        return _linear(policy.network, policy.head)
+    *hidden, weight, bias = _linear(policy.network)
     means, deviations = zip(weight.chunk(2), bias.chunk(2), strict=True)
+    return [*hidden, *means, *deviations]
+
+
+def _sac(learner: Any) -> Tensors:
     return {
-        "actor": [*hidden, *means, *deviations],
+        "actor": _sac_actor(learner.policy),
         "critics": _critics(learner.critics),
         "target critics": _critics(learner.target_critics.network),
         "temperature": [learner.log_alpha.detach()] if learner.config.ent_coef is None else [],

@@ -10,7 +10,8 @@ normalised per minibatch with 1e-8 added to the deviation. Where they do not, th
 
 - shuffles and noise: both sides are given the same numbers;
 - PPO's value clipping: see `PeerLearner.fill_rollout`;
-- SAC's log-probability: the peer adds 1e-6 inside of a logarithm, which is set to 0 here;
+- SAC's log-probability: the peer adds 1e-6 inside of a logarithm, which is set to 0 here; with state-dependent
+  exploration the 1e-6 that both add to variances stays;
 - time limits: the peer adds the discounted value of the last observation to the reward, the package keeps it apart;
 - a target copy is due per environment step there and, as set here, per update on our side: one update is one step.
 """
@@ -36,6 +37,7 @@ from peer_parts import (
     peer_tensors,
     recorded_episodes,
     sac_noise,
+    sde_noise,
     td3_noise,
 )
 from torch import Tensor
@@ -182,14 +184,16 @@ def transitions(algo: str, *, theirs: dict[str, Any], ours: dict[str, Any], **se
         algo, OBSERVATIONS, actions, hidden_sizes=SIZES, buffer_size=BATCH, **settings, **ours
     )
     differences = _Differences(peer, package)
-    draw = {"sac": sac_noise, "td3": td3_noise}.get(algo)
+    smooth = settings.get("use_sde", False)
+    draw = sde_noise if smooth else {"sac": sac_noise, "td3": td3_noise}.get(algo)
+    rows_of_noise = SIZES[-1] if smooth else BATCH
     rng = np.random.default_rng(1)
     for update in range(20):
         rows = random_rows(rng, actions, settings["gamma"])
         logged = peer.update_on_transitions(rows, noise_seed=update)
         if algo == "dqn":
             peer.model._on_step()  # what it does after every step of an environment: the target's turn may have come
-        noise = None if draw is None else draw(update, BATCH, 2)
+        noise = None if draw is None else draw(update, rows_of_noise, 2)
         metrics = package.update_on_transitions({k: v for k, v in rows.items() if k != "dones"}, noise)
         shared = {name: name for name in logged if name.endswith(("loss", "ent_coef")) and name in metrics}
         assert shared
@@ -342,6 +346,20 @@ LEARNING: dict[str, Learning] = {
     ),
     "SAC, fixed temperature": Learning(
         partial(transitions, "sac", theirs={}, ours={}, tau=0.05, ent_coef=0.2), 2e-6, 5e-6
+    ),
+    "PPO, state-dependent exploration": Learning(partial(rollouts, "ppo", MOTORS, use_sde=True), 2e-6, 5e-6),
+    "A2C, state-dependent exploration": Learning(partial(rollouts, "a2c", MOTORS, use_sde=True), 3e-6, 5e-6),
+    "SAC, state-dependent exploration": Learning(
+        partial(
+            transitions,
+            "sac",
+            theirs={"ent_coef": "auto_0.5", "policy_kwargs": {"log_std_init": -1.0}},
+            ours={"ent_coef_init": 0.5},
+            tau=0.05,
+            use_sde=True,
+        ),
+        2e-6,
+        1e-5,
     ),
 }
 

@@ -153,6 +153,12 @@ def sac_noise(seed: int, batch: int, actions: int) -> Tensor:
     return torch.stack([torch.normal(torch.zeros(shape), torch.ones(shape)) for _ in range(2)])
 
 
+def sde_noise(seed: int, features: int, actions: int) -> Tensor:
+    """Return the normal numbers [H, A] of an update with state-dependent noise that begins with this seed."""
+    torch.manual_seed(seed)
+    return torch.normal(torch.zeros(features, actions), torch.ones(features, actions))
+
+
 def td3_noise(seed: int, batch: int, actions: int) -> Tensor:
     """Return the normal numbers [B, A] of an update that begins with this seed."""
     torch.manual_seed(seed)
@@ -183,9 +189,15 @@ def _td3(model: Any) -> Tensors:
 
 def _sac(model: Any) -> Tensors:
     # the package takes the slope of tanh from what went in and needs no constant to keep its logarithm finite
-    model.actor.action_dist.epsilon = 0.0
+    actor, distribution = model.actor, model.actor.action_dist
+    if model.use_sde:  # where the distribution's own constant is added to variances, and stays
+        distribution.bijector.epsilon = 0.0
+        deviations = [actor.log_std.detach()]
+    else:
+        distribution.epsilon = 0.0
+        deviations = _linear(actor.log_std)
     return {
-        "actor": _linear(model.actor.latent_pi, model.actor.mu, model.actor.log_std),
+        "actor": [*_linear(actor.latent_pi, actor.mu), *deviations],
         "critics": parameters_of(model.critic),
         "target critics": parameters_of(model.critic_target),
         "temperature": [] if model.log_ent_coef is None else [model.log_ent_coef.detach()[0]],

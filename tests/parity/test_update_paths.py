@@ -30,6 +30,8 @@ EXPLICIT = (
     "ppo normalize both", "ppo dict", "ppo multi-discrete", "ppo multi-binary", "a2c", "a2c continuous",
     "a2c shared network", "dqn", "dqn squared error", "dqn double", "dqn prioritized", "dqn c51", "dqn quantile",
     "dqn target by timesteps", "sac", "sac fixed temperature", "sac ensemble", "sac dict", "td3", "ddpg",
+    "ppo state-dependent noise", "ppo state-dependent noise of 4 steps, shared network", "a2c state-dependent noise",
+    "sac state-dependent noise", "sac state-dependent and added noise",
 )  # fmt: skip
 
 # 4 sequences of 5 steps, 3 and 1 at a time; episodes begin within them
@@ -123,7 +125,17 @@ def drive(name: str, together: bool) -> Iterator[Driven]:
 
 @pytest.mark.parametrize(
     "name",
-    ["dqn", "dqn double", "dqn target by timesteps", "dqn c51", "dqn noisy", "sac", "sac ensemble", "td3"],
+    [
+        "dqn",
+        "dqn double",
+        "dqn target by timesteps",
+        "dqn c51",
+        "dqn noisy",
+        "sac",
+        "sac ensemble",
+        "td3",
+        "sac state-dependent noise",
+    ],
 )
 def test_batches_together_teach_what_they_teach_one_by_one(
     name: str, monkeypatch: pytest.MonkeyPatch

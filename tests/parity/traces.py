@@ -96,6 +96,7 @@ C51 = {"distribution": "c51", "num_atoms": 11, "v_min": -2.0, "v_max": 14.0}
 RAINBOW = C51 | {"double": True, "dueling": True, "prioritized": True, "n_step": 3, "noisy": True}
 ENSEMBLE = {"num_critics": 10, "critic_subset": 2}
 DDPG = {"num_critics": 1, "policy_delay": 1, "target_policy_noise": 0.0}
+SMOOTH: dict[str, Any] = {"use_sde": True, "log_std_init": -1.0}
 OBS, REWARD = {"normalize_obs": True}, {"normalize_reward": True}
 # followed over half of the budget only: where a clipping range of 0 is near, the last bit of a ratio decides
 FALLING = {"total_timesteps": 2 * PPO["total_timesteps"]}
@@ -159,6 +160,10 @@ CASES: dict[str, Case] = {
     "ppo dict normalize_obs": _ppo(DICT_PENDULUM, **OBS),
     "ppo multi-discrete": _ppo("MultiDiscreteTarget-v0"),
     "ppo multi-binary": _ppo("MultiBinaryTarget-v0"),
+    "ppo state-dependent noise": _ppo(FRAGILE, **SMOOTH),
+    "ppo state-dependent noise of 4 steps, shared network": _ppo(
+        FRAGILE, **SMOOTH, sde_sample_freq=4, shared_network=True
+    ),
     "a2c": _a2c(),
     "a2c continuous": _a2c(FRAGILE),
     "a2c shared network": _a2c(shared_network=True),
@@ -168,6 +173,7 @@ CASES: dict[str, Case] = {
     "a2c dict": _a2c("DictTarget-v0"),
     "a2c multi-discrete": _a2c("MultiDiscreteTarget-v0"),
     "a2c multi-binary": _a2c("MultiBinaryTarget-v0"),
+    "a2c state-dependent noise": _a2c(FRAGILE, **SMOOTH, sde_sample_freq=3),
     "dqn": _dqn(),
     "dqn squared error": _dqn(td_loss="mse"),
     "dqn double": _dqn(double=True),
@@ -194,6 +200,11 @@ CASES: dict[str, Case] = {
     "sac normalize_reward": _sac(**REWARD),
     "sac normalize both": _sac(**OBS, **REWARD),
     "sac dict": _sac(DICT_PENDULUM),
+    "sac state-dependent noise": _sac(**SMOOTH),
+    "sac state-dependent and added noise": _sac(
+        **SMOOTH, **OBS, sde_sample_freq=3, action_noise="gaussian", train_freq=16, gradient_steps=8
+    ),
+    "sac correlated noise": _sac(action_noise="ornstein_uhlenbeck", action_noise_sigma=0.3),
     "td3": _td3(),
     "td3 correlated noise": _td3(action_noise="ornstein_uhlenbeck", action_noise_sigma=0.3),
     "td3 n_step": _td3(n_step=3),

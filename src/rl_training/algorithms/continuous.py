@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig
 from rl_training.algorithms.optim import FlatAdam
@@ -75,7 +75,10 @@ class ContinuousLearner(OffPolicyLearner):
         encoded = actor.policy.encoding.encoder is not None
         shared = encoded and actor.policy.encoding.shared
         self.actor_layers = reader(actor.policy.network) if shared else actor.policy.network
-        self.actor_optimizer = FlatAdam(self.actor_layers.parameters(), eps=1e-8)
+        beside = actor.policy.learned_beside
+        self.actor_optimizer = FlatAdam([*self.actor_layers.parameters(), *beside], eps=1e-8)
+        places = [self.actor_optimizer.gradient_of(parameter) for parameter in beside]
+        self._beside: list[Tensor] = [place for place in places if place is not None]
         self.critic_optimizer = FlatAdam(self.critics.parameters(), eps=1e-8)
         self.target_critics = TargetNetwork(self.critics, self.critic_optimizer.flat)
         self._build_runs(actor.policy.network)
@@ -103,6 +106,12 @@ class ContinuousLearner(OffPolicyLearner):
             self.actor_run = AutogradNetwork(network, self.actor_layers.parameters(), by_actor)
             self.critics_run = AutogradCritics(self.critics, self.critics.parameters(), by_critics)
             self.target_run = self.target_critics.network
+
+    def back_to_actor(self, by_outputs: Numbers, *by_beside: Numbers) -> None:
+        """Write the gradients of the actor: for that of its network's outputs, and of what is learned beside it."""
+        self.actor_run.backward(by_outputs)
+        for place, gradient in zip(self._beside, by_beside, strict=True):
+            place.copy_(torch.as_tensor(gradient))
 
     def draw_noise(self, *shape: int) -> Numbers:
         """Return standard normal numbers of a shape, where the networks read them."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scalar
 from rl_training.algorithms.objective import ActorCriticObjective, Loss, LossGradient
 from rl_training.algorithms.optim import FlatOptimizer
-from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
+from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems, sde_problems
 from rl_training.config import AlgorithmConfig
 from rl_training.core.masks import stored_space
 from rl_training.core.schedules import Schedule, ScheduledSetting
@@ -23,6 +23,7 @@ from rl_training.models.kernels import computes_on_arrays
 from rl_training.models.mlp import ActivationName
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
+from rl_training.policies.state_dependent import StateDependentActorCritic, StateDependentExplorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,12 @@ class ActorCriticConfig(AlgorithmConfig):
     orthogonal_init: bool = True
     """Orthogonal initial weights; otherwise uniform."""
     log_std_init: float = 0.0
-    """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]."""
+    """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]; with use_sde that of
+    every entry of its matrices."""
+    use_sde: bool = False
+    """Explore continuous actions by noise that depends on the state (gSDE), and stays the same for some steps."""
+    sde_sample_freq: int = -1
+    """Steps after which that noise is drawn anew; -1: once per rollout."""
 
     def smallest_batch(self, rows: int) -> int:
         """Return the rows of the smallest batch that a rollout of `rows` is learned in."""
@@ -88,6 +94,7 @@ class ActorCriticConfig(AlgorithmConfig):
             *self.negative("ent_coef", "vf_coef"),
             *self.bad_sizes("hidden_sizes"),
             *encoder_problems(self),
+            *sde_problems(use_sde=self.use_sde, sde_sample_freq=self.sde_sample_freq),
         ]
         if self.critic_hidden_sizes is not None:
             found += self.bad_sizes("critic_hidden_sizes")
@@ -166,8 +173,12 @@ class OnPolicyLearner(BaseLearner):
 
 def build_actor_critic(settings: ActorCriticConfig, context: BuildContext) -> Actor[ActorCriticPolicy]:
     """Return a policy with values, and how it explores: by its own chance."""
-    policy = ActorCriticPolicy(context.spec, **policy_settings(settings, context)).to(context.device)
-    return Actor(policy, ActorCriticExplorer(policy, numpy_generator(context.seed, ACTIONS)))
+    rng, arguments = numpy_generator(context.seed, ACTIONS), policy_settings(settings, context)
+    if settings.use_sde:
+        noisy = StateDependentActorCritic(context.spec, **arguments).to(context.device)
+        return Actor(noisy, StateDependentExplorer(noisy, rng, every=settings.sde_sample_freq))
+    policy = ActorCriticPolicy(context.spec, **arguments).to(context.device)
+    return Actor(policy, ActorCriticExplorer(policy, rng))
 
 
 def policy_settings(settings: ActorCriticConfig, context: BuildContext) -> dict[str, Any]:

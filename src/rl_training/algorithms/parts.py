@@ -109,6 +109,19 @@ class Parts:
     learner: StatefulLearner
 
 
+def sde_problems(*, use_sde: bool, sde_sample_freq: int) -> list[str]:
+    """Return what is wrong with the settings of state-dependent exploration."""
+    if not use_sde and sde_sample_freq != -1:
+        return [
+            f"sde_sample_freq is {sde_sample_freq}, but use_sde is false; leave it out, or set use_sde to true"
+        ]
+    if sde_sample_freq < 1 and sde_sample_freq != -1:
+        return [
+            f"sde_sample_freq is {sde_sample_freq}; use 1 or more, or -1 for one draw per phase of collecting"
+        ]
+    return []
+
+
 def encoder_problems(settings: AlgorithmConfig) -> list[str]:
     """Return what is wrong with the encoder's name or width; whether it can be built shows when it is."""
     found = settings.outside("features_dim", 1, 2**14)

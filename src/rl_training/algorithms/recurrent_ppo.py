@@ -46,6 +46,8 @@ class RecurrentPPOConfig(PPOConfig):
                     f"{name} is {getattr(self, name)}, which sequence_length {self.sequence_length} does not divide; "
                     "use a multiple of it, or another sequence_length"
                 )
+        if self.use_sde:
+            found.append("use_sde is true, but recurrent_ppo has no such noise; set it to false, or use ppo")
         if self.shared_network and not self.share_core:
             found.append("share_core is false, but shared_network is true; a shared network has one core")
         if self.share_core and not self.share_encoder:

@@ -1,6 +1,7 @@
 """Soft actor-critic, arXiv:1812.05905, with an ensemble of critics: config, learner and public face."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,13 +12,16 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.continuous import ContinuousConfig, ContinuousLearner
 from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.optim import FlatAdam
-from rl_training.algorithms.parts import Actor, BuildContext
+from rl_training.algorithms.parts import Actor, BuildContext, sde_problems
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
-from rl_training.core.types import Measured, Numbers
+from rl_training.core.spaces import action_layout
+from rl_training.core.types import EnvSpec, Measured, Numbers
 from rl_training.data.replay_buffer import Transitions
-from rl_training.models.pullbacks import namespace, squashed_gaussian
-from rl_training.policies.continuous import SquashedGaussianPolicy
+from rl_training.models.pullbacks import namespace
+from rl_training.policies.continuous import SquashedGaussianPolicy, StochasticPolicy
 from rl_training.policies.explorers import ContinuousExplorer
+from rl_training.policies.noise import ActionNoise, AddedNoiseName, make_noise
+from rl_training.policies.state_dependent import StateDependentContinuousExplorer, StateDependentPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,16 @@ class SACConfig(ContinuousConfig):
     critic_subset: int | None = None
     """Take that minimum over so many target critics, drawn anew for every update, and let the actor follow the mean of
     all critics; none: both take the minimum of all."""
+    use_sde: bool = False
+    """Explore by noise that depends on the state (gSDE), and stays the same for some steps."""
+    sde_sample_freq: int = -1
+    """Steps after which that noise is drawn anew; -1: once per train_freq transitions, when collecting begins."""
+    log_std_init: float = -3.0
+    """Initial log deviation of every entry of the matrices of use_sde."""
+    action_noise: AddedNoiseName = "none"
+    """Noise that is added to sampled actions: none, independent in every step, or correlated in time."""
+    action_noise_sigma: float = 0.1
+    """Deviation of action_noise, where the range of an action is [-1, 1]."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
@@ -44,7 +58,15 @@ class SACConfig(ContinuousConfig):
             *super().problems(num_envs),
             *self.not_positive("ent_coef_init"),
             *self.outside("num_critics", 2, 1000),
+            *sde_problems(use_sde=self.use_sde, sde_sample_freq=self.sde_sample_freq),
+            *self.negative("action_noise_sigma"),
         ]
+        if not self.use_sde and self.log_std_init != SACConfig.log_std_init:
+            found.append(f"log_std_init is {self.log_std_init}, but use_sde is false; leave it out")
+        if self.action_noise == "none" and self.action_noise_sigma != SACConfig.action_noise_sigma:
+            found.append(
+                f"action_noise_sigma is {self.action_noise_sigma}, but action_noise is none; leave it out"
+            )
         if self.ent_coef is not None:
             found += self.negative("ent_coef")
         if self.critic_subset is not None and not 1 <= self.critic_subset <= self.num_critics:
@@ -60,7 +82,7 @@ class SACLearner(ContinuousLearner):
     def __init__(
         self,
         config: SACConfig,
-        actor: Actor[SquashedGaussianPolicy],
+        actor: Actor[StochasticPolicy],
         *,
         generator: torch.Generator,
         noise_rng: np.random.Generator,
@@ -85,10 +107,11 @@ class SACLearner(ContinuousLearner):
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[Measured, Numbers | None]:
         """Three losses, three steps, target averaging; gradients by what the networks said are written out."""
-        count, noise, subset = len(rows), self.draw_noise(2, len(rows), self.action_size), self._draw_subset()
-        alpha = self._alpha()
+        count, alpha = len(rows), self._alpha()
+        noise, next_noise = self.policy.draw(self.draw_noise, count)
+        subset = self._draw_subset()
         params, next_params = self.actor_run.forward_both(rows.obs, rows.next_obs)
-        next_actions, next_logprobs, _ = squashed_gaussian(next_params, noise[1])
+        next_actions, next_logprobs, _ = self.policy.sampled(next_params, next_noise)
         with torch.no_grad():
             next_values = self.target_run(rows.next_obs, next_actions)
         xp = namespace(next_values)
@@ -101,11 +124,11 @@ class SACLearner(ContinuousLearner):
         critic_norm = self.critic_optimizer.descend(learning_rate)
 
         # loss = mean of alpha * logprob - value; the critics are passed through, not differentiated
-        new_actions, logprobs, back = squashed_gaussian(params(), noise[0])
+        new_actions, logprobs, back = self.policy.sampled(params(), noise)
         value, by_values = self._value(self.critics_run.forward(rows.obs, new_actions), subset)
         actor_loss = (alpha * logprobs - value).sum() / count
         by_actions = self.critics_run.action_gradient(by_values * (-1.0 / count))
-        self.actor_run.backward(back(by_actions, alpha / count))
+        self.back_to_actor(*back(by_actions, alpha / count))
         actor_norm = self.actor_optimizer.descend(learning_rate)
 
         metrics: Measured = {
@@ -114,6 +137,7 @@ class SACLearner(ContinuousLearner):
             "actor_grad_norm": actor_norm,
             "critic_grad_norm": critic_norm,
             "ent_coef": alpha,
+            **self.policy.measured(),
         }
         if self.config.ent_coef is None:
             metrics["ent_coef_loss"] = self._train_alpha(logprobs.sum() / count, learning_rate)
@@ -151,6 +175,14 @@ class SACLearner(ContinuousLearner):
         return loss.item() if self.on_arrays else loss
 
 
+def added_noise(settings: SACConfig, spec: EnvSpec) -> ActionNoise | None:
+    """Return the noise that is added to actions while collecting, if there is to be any."""
+    if settings.action_noise == "none":
+        return None
+    (size,), _ = action_layout(spec.action_space)
+    return make_noise(settings.action_noise, settings.action_noise_sigma, spec.num_envs, size)
+
+
 class SAC(Algorithm):
     """Soft actor-critic: `SAC(config).learn()`."""
 
@@ -160,25 +192,35 @@ class SAC(Algorithm):
     bounded_actions = True
 
     @staticmethod
-    def build_actor(settings: SACConfig, context: BuildContext) -> Actor[SquashedGaussianPolicy]:
+    def build_actor(settings: SACConfig, context: BuildContext) -> Actor[StochasticPolicy]:
         """Return the policy and how it explores: by its own chance, after uniformly random actions."""
-        policy = SquashedGaussianPolicy(
-            context.spec,
-            hidden_sizes=settings.hidden_sizes,
-            activation=settings.activation,
-            encoding=context.encoding(settings, shared=settings.share_encoder),
-            normalize_obs=context.normalize_obs,
-            reward_normalizer=context.reward_normalizer(settings.gamma),
-            generator=context.weights,
-        ).to(context.device)
-        action_rng = numpy_generator(context.seed, ACTIONS)
-        return Actor(policy, ContinuousExplorer(policy, action_rng, learning_starts=settings.learning_starts))
+        arguments: dict[str, Any] = {
+            "hidden_sizes": settings.hidden_sizes,
+            "activation": settings.activation,
+            "encoding": context.encoding(settings, shared=settings.share_encoder),
+            "normalize_obs": context.normalize_obs,
+            "reward_normalizer": context.reward_normalizer(settings.gamma),
+            "generator": context.weights,
+        }
+        explores: dict[str, Any] = {
+            "rng": numpy_generator(context.seed, ACTIONS),
+            "learning_starts": settings.learning_starts,
+            "noise": added_noise(settings, context.spec),
+        }
+        if settings.use_sde:
+            smooth = StateDependentPolicy(context.spec, log_std_init=settings.log_std_init, **arguments)
+            smooth = smooth.to(context.device)
+            return Actor(
+                smooth, StateDependentContinuousExplorer(smooth, every=settings.sde_sample_freq, **explores)
+            )
+        policy = SquashedGaussianPolicy(context.spec, **arguments).to(context.device)
+        return Actor(policy, ContinuousExplorer(policy, **explores))
 
     build_source = staticmethod(build_replay)
 
     @staticmethod
     def build_learner(
-        settings: SACConfig, context: BuildContext, actor: Actor[SquashedGaussianPolicy]
+        settings: SACConfig, context: BuildContext, actor: Actor[StochasticPolicy]
     ) -> SACLearner:
         """Return the update rule."""
         noise_rng = numpy_generator(context.seed, UPDATE_NOISE)

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from rl_training.core.laps import lap
 from rl_training.core.types import Numbers
 from rl_training.models.ensemble import EnsembleMLP
-from rl_training.models.explicit import Chain, GradientOf, ensemble_chain, linear_chain
+from rl_training.models.explicit import (
+    Chain,
+    ChainAndFeatures,
+    GradientOf,
+    ensemble_chain,
+    linear_chain,
+    plain_chain,
+)
 from rl_training.models.mlp import MLPActorCritic
 from rl_training.models.q_network import QNetwork
 
@@ -115,7 +122,7 @@ class ExplicitMLP:
 
     explicit = True
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain | ChainAndFeatures) -> None:
         self._chain = chain
         self._stacked: Numbers = None
 
@@ -156,7 +163,7 @@ class ExplicitActorCritic:
 
     explicit = True
 
-    def __init__(self, actor: Chain, critic: Chain, body: Chain | None) -> None:
+    def __init__(self, actor: Chain | ChainAndFeatures, critic: Chain, body: Chain | None) -> None:
         self._actor, self._critic, self._body = actor, critic, body
 
     def forward(self, rows: SeenRows) -> tuple[Numbers, Numbers]:
@@ -248,16 +255,14 @@ def explicit_actor_critic(network: nn.Module, gradient_of: GradientOf) -> Explic
     """Return a network of action parameters and values that knows its backward; None for any but our plain one."""
     if type(network) is not MLPActorCritic:
         return None
-    heads: list[list[nn.Module]] = [[network.actor_head], [network.critic_head]]
-    if network.critic_body is None and len(network.actor_body):
-        parts: list[list[nn.Module]] = [*heads, list(network.actor_body)]
-    else:
-        parts = [[*network.actor_body, *heads[0]], [*(network.critic_body or []), *heads[1]]]
-    chains = [linear_chain(part, gradient_of) for part in parts]
-    known = [chain for chain in chains if chain is not None]
-    if len(known) < len(chains):
+    shared = network.critic_body is None and len(network.actor_body) > 0
+    layers = [] if shared else [*network.actor_body]
+    actor = linear_chain([*layers, network.actor_head], gradient_of)
+    critic = plain_chain([*(network.critic_body or []), network.critic_head], gradient_of)
+    body = plain_chain(network.actor_body, gradient_of) if shared else None
+    if actor is None or critic is None or (shared and body is None):
         return None
-    return ExplicitActorCritic(known[0], known[1], known[2] if len(known) > 2 else None)
+    return ExplicitActorCritic(actor, critic, body)
 
 
 def explicit_mlp(network: nn.Module, gradient_of: GradientOf | None = None) -> ExplicitMLP | None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rl_training.core.types import Numbers
 from rl_training.models.ensemble import EnsembleMLP
 from rl_training.models.kernels import Activation, Buffer, activation_of, computes_on_arrays
+from rl_training.models.state_dependent import LinearAndFeatures
 
 GradientOf: TypeAlias = Callable[[nn.Parameter], Tensor | None]
 """Where the gradient of a parameter is to be written: a view of its shape; None if nobody wants it."""
@@ -170,8 +171,55 @@ class Chain:
         return gradient
 
 
-def linear_chain(modules: Iterable[nn.Module], gradient_of: GradientOf | None = None) -> Chain | None:
+class ChainAndFeatures:
+    """A chain whose last layer also hands on what it read: outputs and features side by side, [B, O + H]."""
+
+    def __init__(self, below: Chain | None, last: Chain) -> None:
+        """Without layers `below` the features are the inputs."""
+        self._below, self._last = below, last
+        self._size = last.layers[-1].weight.shape[-1]
+
+    def forward(self, inputs: Numbers) -> Numbers:
+        """Return both."""
+        features = inputs if self._below is None else self._below.forward(inputs)
+        parts = [self._last.forward(features), features]
+        return np.concatenate(parts, 1) if isinstance(features, np.ndarray) else torch.cat(parts, 1)
+
+    def backward(self, gradient: Numbers) -> None:
+        """Write the parameters' gradients for that of both."""
+        lap("forward")
+        by_features = self._by_features(gradient, parameters=True)
+        if self._below is not None:
+            self._below._back(by_features, parameters=True)
+
+    def input_gradient(self, gradient: Numbers, *, parameters: bool) -> Numbers:
+        """Return the gradient by the inputs [B, I]; the parameters' are written if they are asked for."""
+        by_features = self._by_features(gradient, parameters=parameters)
+        if self._below is None:
+            return by_features
+        return self._below.input_gradient(by_features, parameters=parameters)
+
+    def _by_features(self, gradient: Numbers, *, parameters: bool) -> Numbers:
+        by_outputs = self._last.input_gradient(gradient[:, : self._size], parameters=parameters)
+        return by_outputs + gradient[:, self._size :]
+
+
+def linear_chain(
+    modules: Iterable[nn.Module], gradient_of: GradientOf | None = None
+) -> Chain | ChainAndFeatures | None:
     """Return a chain of plain linear layers and activations; None if there is anything else among them."""
+    known = [*modules]
+    if not known or type(last := known[-1]) is not LinearAndFeatures:
+        return plain_chain(known, gradient_of)
+    layer = _layer(last.weight, last.bias, gradient_of, stored_as="OI")
+    below = plain_chain(known[:-1], gradient_of)
+    if layer is None or (below is None and len(known) > 1):
+        return None
+    return ChainAndFeatures(below, Chain([layer]))
+
+
+def plain_chain(modules: Iterable[nn.Module], gradient_of: GradientOf | None = None) -> Chain | None:
+    """Return a chain of layers that hand on nothing but what they give."""
     layers: list[Layer] = []
     for module in modules:
         activation = activation_of(module)

@@ -142,7 +142,19 @@ class BernoulliHead(nn.Module):
         return params.masked_fill(~mask[:, ::2], -FORBIDDEN).masked_fill(~mask[:, 1::2], FORBIDDEN)
 
 
-class GaussianHead(nn.Module):
+class UnmaskedHead(nn.Module):
+    """What heads of continuous actions share: no mask tells which of them are allowed."""
+
+    def allowed(self, params: Array, mask: Array) -> Array:
+        """Continuous actions have no masks."""
+        raise NotImplementedError("continuous actions cannot be masked")
+
+    def allowed_tensor(self, params: Tensor, mask: Tensor) -> Tensor:
+        """Continuous actions have no masks."""
+        raise NotImplementedError("continuous actions cannot be masked")
+
+
+class GaussianHead(UnmaskedHead):
     """Independent normals; parameters are means, the deviation is learned but does not depend on the observation."""
 
     def __init__(self, num_params: int, log_std_init: float = 0.0) -> None:
@@ -169,14 +181,6 @@ class GaussianHead(nn.Module):
         logprobs = -0.5 * standardized.square().sum(-1) - log_std_sum - size * LOG_SQRT_2PI
         entropy = log_std_sum + size * (0.5 + LOG_SQRT_2PI)
         return logprobs, entropy.expand(len(params))
-
-    def allowed(self, params: Array, mask: Array) -> Array:
-        """Continuous actions have no masks."""
-        raise NotImplementedError("continuous actions cannot be masked")
-
-    def allowed_tensor(self, params: Tensor, mask: Tensor) -> Tensor:
-        """Continuous actions have no masks."""
-        raise NotImplementedError("continuous actions cannot be masked")
 
 
 def squashed_gaussian_sample(params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

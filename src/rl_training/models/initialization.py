@@ -5,13 +5,19 @@ from torch import nn
 
 
 def make_linear(
-    fan_in: int, fan_out: int, gain: float, *, orthogonal: bool, generator: torch.Generator
+    fan_in: int,
+    fan_out: int,
+    gain: float,
+    *,
+    orthogonal: bool,
+    generator: torch.Generator,
+    kind: type[nn.Linear] = nn.Linear,
 ) -> nn.Linear:
     """Return a layer with orthogonal weights and zero bias, or with torch's uniform default.
 
     The layer's own initialisation is skipped: it would draw from the global generator, which is the caller's.
     """
-    layer = nn.utils.skip_init(nn.Linear, fan_in, fan_out)  # type: ignore[no-untyped-call]  # torch
+    layer = nn.utils.skip_init(kind, fan_in, fan_out)  # type: ignore[no-untyped-call]  # torch
     assert isinstance(layer, nn.Linear)
     if orthogonal:
         nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)

@@ -19,6 +19,8 @@ ACTIVATIONS: dict[ActivationName, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
 }
 HIDDEN_GAIN = 2**0.5
+MakeLinear: TypeAlias = Callable[..., nn.Linear]
+"""What makes a layer, called as `make_linear` is."""
 
 
 def mlp(
@@ -37,7 +39,11 @@ def mlp(
 
 
 def mlp_with_head(
-    sizes: Sequence[int], activation: ActivationName, *, generator: torch.Generator
+    sizes: Sequence[int],
+    activation: ActivationName,
+    *,
+    generator: torch.Generator,
+    make_last: MakeLinear = make_linear,
 ) -> nn.Sequential:
     """Return linear layers of the given sizes with the activation between them, in torch's uniform initialisation.
 
@@ -45,7 +51,7 @@ def mlp_with_head(
     """
     *hidden, last = sizes
     body = mlp(hidden, activation, orthogonal=False, generator=generator)
-    return nn.Sequential(*body, make_linear(hidden[-1], last, 1.0, orthogonal=False, generator=generator))
+    return nn.Sequential(*body, make_last(hidden[-1], last, 1.0, orthogonal=False, generator=generator))
 
 
 class MLPActorCritic(nn.Module):
@@ -66,7 +72,9 @@ class MLPActorCritic(nn.Module):
         shared: bool = False,
         orthogonal: bool = True,
         generator: torch.Generator | None = None,
+        make_last: MakeLinear = make_linear,
     ) -> None:
+        """`make_last` makes the actor's last layer."""
         super().__init__()
         if input_size < 1 or action_size < 1:
             raise ValueError(
@@ -80,7 +88,7 @@ class MLPActorCritic(nn.Module):
         actor = (input_size, *hidden_sizes)
         critic = actor if critic_sizes is None else (input_size, *critic_sizes)
         self.actor_body = layers(actor)
-        self.actor_head = last(actor[-1], action_size, 0.01)
+        self.actor_head = make_last(actor[-1], action_size, 0.01, orthogonal=orthogonal, generator=generator)
         # registered under one name only: shared tensors are stored once in a checkpoint
         self.critic_body = None if shared else layers(critic)
         self.critic_head = last(critic[-1], 1, 1.0)

@@ -16,6 +16,7 @@ from rl_training.models.cores import RecurrentCore
 from rl_training.models.mlp import MLPActorCritic
 from rl_training.models.q_network import QNetwork
 from rl_training.models.recurrent import LSTMActorCritic
+from rl_training.models.state_dependent import LinearAndFeatures
 
 Activation = Callable[[Array], object]
 Layer = tuple[Array, Array, Activation | None]
@@ -55,6 +56,8 @@ def numpy_twin(module: nn.Module) -> "Twin | None":
         layers = chain([*module.body, *module.advantage.interleaved()]) if plain else None
     else:
         layers = chain(module) if type(module) is nn.Sequential else None
+        if layers and type([*module.children()][-1]) is LinearAndFeatures:
+            return NumpyMLPAndFeatures(layers, module)
     return None if layers is None else NumpyMLP(layers, module)
 
 
@@ -62,7 +65,8 @@ def chain(modules: Iterable[nn.Module]) -> list[Layer] | None:
     """Return linear layers with the activations that follow them; None if there is anything else."""
     layers: list[Layer] = []
     for module in modules:
-        if type(module) is nn.Linear and module.bias is not None:
+        known = type(module) is nn.Linear or type(module) is LinearAndFeatures
+        if isinstance(module, nn.Linear) and known and module.bias is not None:
             layers.append((module.weight.detach().numpy().T, module.bias.detach().numpy(), None))
         elif layers and layers[-1][2] is None and type(module) in ACTIVATIONS:
             if isinstance(module, nn.ELU) and module.alpha != 1.0:
@@ -98,6 +102,15 @@ class NumpyMLP(_Views):
         return _forward(self._layers, x)
 
 
+class NumpyMLPAndFeatures(NumpyMLP):
+    """The same with what the last layer reads beside its outputs."""
+
+    def __call__(self, x: Array) -> Array:
+        """Return outputs and features [N, P + H] for inputs [N, D]."""
+        features = _forward(self._layers[:-1], x)
+        return np.concatenate([_forward(self._layers[-1:], features), features], axis=1)
+
+
 class NumpyActorCritic(_Views):
     """`MLPActorCritic` for the CPU, without torch."""
 
@@ -106,6 +119,7 @@ class NumpyActorCritic(_Views):
         self._actor, self._actor_head = _known(network.actor_body), _known([network.actor_head])
         self._critic = None if network.critic_body is None else _known(network.critic_body)
         self._critic_head = _known([network.critic_head])
+        self._keeps_features = type(network.actor_head) is LinearAndFeatures
 
     def __call__(self, x: Array, critic_x: Array | None = None) -> tuple[Array, Array]:
         """Return action parameters [N, A] and values [N] for inputs [N, D]; the critic may have others."""
@@ -113,7 +127,10 @@ class NumpyActorCritic(_Views):
         critic = (
             actor if self._critic is None else _forward(self._critic, x if critic_x is None else critic_x)
         )
-        return _forward(self._actor_head, actor), _forward(self._critic_head, critic)[:, 0]
+        params = _forward(self._actor_head, actor)
+        if self._keeps_features:
+            params = np.concatenate([params, actor], axis=1)
+        return params, _forward(self._critic_head, critic)[:, 0]
 
     def value(self, x: Array) -> Array:
         """Return values [N] alone."""

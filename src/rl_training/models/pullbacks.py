@@ -24,10 +24,13 @@ from rl_training.models.heads import (
     MultiCategoricalHead,
 )
 from rl_training.models.kernels import computes_on_arrays
+from rl_training.models.state_dependent import LEAST_VARIANCE, MEAN_LIMIT, StateDependentHead
 
 Pullback: TypeAlias = Callable[[Numbers, Numbers | None], tuple[Numbers, ...]]
 """(gradient by log-probabilities [B], by entropies [B] or a number, None if there is none) -> gradient by the
 parameters [B, P], then by what the head itself has learned."""
+Sampled: TypeAlias = tuple[Numbers, Numbers, Callable[[Numbers, Numbers], tuple[Numbers, ...]]]
+"""Actions [B, A], log-probabilities [B], and how to go back from gradients by both, as a pullback does."""
 Judged: TypeAlias = tuple[Numbers, Numbers, Pullback]
 """Log-probabilities [B], entropies [B], and how to go back."""
 
@@ -58,10 +61,13 @@ def judge_of(head: ActionHead) -> Callable[[Numbers, Numbers], Judged] | None:
     if type(head) is MultiCategoricalHead:
         counts = head.counts
         return lambda params, actions: multi_categorical(params, actions, counts)
-    if type(head) is GaussianHead:
+    if isinstance(head, GaussianHead | StateDependentHead):
         log_std = head.log_std.detach()
         learned: Numbers = log_std.numpy() if computes_on_arrays(log_std.device) else log_std
-        return lambda params, actions: gaussian(params, actions, learned)
+        if type(head) is GaussianHead:
+            return lambda params, actions: gaussian(params, actions, learned)
+        if type(head) is StateDependentHead:
+            return lambda params, actions: state_dependent(params, actions, learned)
     return None
 
 
@@ -165,6 +171,62 @@ def squashed_gaussian(
         by_raw = by_actions * (1 - actions * actions) + 2 * actions * column
         by_log_std = (by_raw * spread - column) * ((asked >= LOG_STD_MIN) & (asked <= LOG_STD_MAX))
         return xp.concatenate([by_raw, by_log_std], 1)
+
+    return actions, logprobs, back
+
+
+def state_dependent(params: Numbers, actions: Numbers, log_std: Numbers) -> Judged:
+    """Normals with deviations by features; means and features [B, A + H], actions [B, A], log deviations [H, A].
+
+    Features do not learn from the deviation.
+    """
+    xp = namespace(params)
+    size = actions.shape[1]
+    squares, entries = params[:, size:] * params[:, size:], xp.exp(2 * log_std)
+    variances = squares @ entries + LEAST_VARIANCE
+    differences = actions - params[:, :size]
+    standardized = differences * differences / variances
+    half_logs = 0.5 * xp.log(variances)
+
+    def back(by_logprob: Numbers, by_entropy: Numbers | None) -> tuple[Numbers, ...]:
+        column = by_logprob[:, None]
+        by_params = xp.zeros_like(params)
+        by_params[:, :size] = differences / variances * column
+        by_variances = (0.5 * standardized - 0.5) * column
+        if by_entropy is not None:
+            by_variances = (by_variances.T + 0.5 * by_entropy).T
+        return by_params, squares.T @ (by_variances / variances) * (2 * entries)
+
+    logprobs = (-0.5 * standardized - half_logs - LOG_SQRT_2PI).sum(-1)
+    return logprobs, (half_logs + (0.5 + LOG_SQRT_2PI)).sum(-1), back
+
+
+def squashed_state_dependent(params: Numbers, noise: Numbers, log_std: Numbers) -> Sampled:
+    """The same with one matrix for all rows, squashed; means and features [B, A + H], standard noise [H, A].
+
+    Means are kept within bounds, beyond which tanh has no slope, and features do learn from the deviation: this is for
+    actors that follow critics.
+    """
+    xp = namespace(params)
+    size = noise.shape[1]
+    asked, features = params[:, :size], params[:, size:]
+    matrix, squares, entries = xp.exp(log_std) * noise, features * features, xp.exp(2 * log_std)
+    spread, variances = features @ matrix, squares @ entries + LEAST_VARIANCE
+    raw = bounded(asked, -MEAN_LIMIT, MEAN_LIMIT) + spread
+    actions = xp.tanh(raw)
+    log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw))
+    relative = spread / variances
+    logprobs = (-0.5 * (spread * relative + xp.log(variances)) - LOG_SQRT_2PI - log_slope).sum(-1)
+
+    def back(by_actions: Numbers, by_logprob: Numbers) -> tuple[Numbers, ...]:
+        column = by_logprob[:, None] if getattr(by_logprob, "ndim", 0) else by_logprob
+        by_raw = by_actions * (1 - actions * actions) + 2 * actions * column
+        by_spread = by_raw - relative * column
+        by_variances = (0.5 * column) * (relative * relative - 1 / variances)
+        by_features = by_spread @ matrix.T + 2 * features * (by_variances @ entries.T)
+        by_log_std = features.T @ by_spread * matrix + squares.T @ by_variances * (2 * entries)
+        by_means = by_raw * (abs(asked) < MEAN_LIMIT)
+        return xp.concatenate([by_means, by_features], 1), by_log_std
 
     return actions, logprobs, back
 

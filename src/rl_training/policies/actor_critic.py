@@ -57,9 +57,11 @@ class ActorCriticPolicy(NetworkPolicy):
             spec, encoding=encoding, normalize_obs=normalize_obs, reward_normalizer=reward_normalizer
         )
         self.action_shape, self.action_dtype = action_layout(spec.action_space)
-        self.head = make_head(spec.action_space, log_std_init)  # type: ignore[assignment]  # every head is an ActionHead
         self._orthogonal = orthogonal_init
         encoder = self.new_encoder(generator)
+        self.head = self._new_head(
+            log_std_init, hidden_sizes[-1] if hidden_sizes else self.features_size(encoder)
+        )
         network = make_network(
             self.features_size(encoder),
             self.head.num_params,
@@ -78,6 +80,11 @@ class ActorCriticPolicy(NetworkPolicy):
         if self._orthogonal and encoder is not None and is_ours(self.encoding.encoder):
             make_orthogonal(encoder, HIDDEN_GAIN, generator)
         return encoder
+
+    def _new_head(self, log_std_init: float, num_features: int) -> ActionHead:
+        """Return what makes actions of the network's outputs; its last layer reads so many features."""
+        head: ActionHead = make_head(self.spec.action_space, log_std_init)  # type: ignore[assignment]  # all are
+        return head
 
     def _with_encoder(
         self, encoder: nn.Module | None, network: nn.Module, generator: torch.Generator

@@ -1,15 +1,18 @@
 """Policies for continuous actions in [-1, 1]: a squashed Gaussian for SAC, a deterministic one for TD3."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rl_training.core.spaces import action_layout, float_dtype
-from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState
+from rl_training.core.types import Array, EnvSpec, Measured, Numbers, Obs, ObsArray, PolicyState
 from rl_training.models.encoded import Encoded
 from rl_training.models.heads import squashed_gaussian_act, squashed_gaussian_sample
 from rl_training.models.mlp import ActivationName, mlp_with_head
 from rl_training.models.normalizer import RewardNormalizer
+from rl_training.models.pullbacks import Sampled, squashed_gaussian
 from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 
 
@@ -34,13 +37,40 @@ class ContinuousPolicy(NetworkPolicy):
         )
         (self.action_size,), _ = action_layout(spec.action_space)
         encoder = self.new_encoder(generator)
-        sizes = (self.features_size(encoder), *hidden_sizes, self.outputs_per_action * self.action_size)
-        network: nn.Module = mlp_with_head(sizes, activation, generator=generator)
+        network = self._new_layers((self.features_size(encoder), *hidden_sizes), activation, generator)
         # a shared encoder learns from the critics alone
         self.network = network if encoder is None else Encoded(encoder, network, detach=encoding.shared)
 
+    def _new_layers(
+        self, sizes: tuple[int, ...], activation: ActivationName, generator: torch.Generator
+    ) -> nn.Module:
+        """Return the layers after the encoder; `sizes` are those of its features and of the hidden layers."""
+        outputs = self.outputs_per_action * self.action_size
+        return mlp_with_head((*sizes, outputs), activation, generator=generator)
 
-class SquashedGaussianPolicy(ContinuousPolicy):
+    @property
+    def learned_beside(self) -> tuple[nn.Parameter, ...]:
+        """What is learned with the network, and is no part of it."""
+        return ()
+
+
+class StochasticPolicy(ContinuousPolicy):
+    """What SAC learns: a policy that knows how likely its actions are, and what they owe to its network's outputs."""
+
+    def draw(self, normal: Callable[..., Numbers], rows: int) -> tuple[Numbers, Numbers]:
+        """Return what `sampled` needs, for actions and for those after them; `normal` draws numbers of a shape."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it draws")
+
+    def sampled(self, params: Numbers, noise: Numbers) -> Sampled:
+        """Return actions [B, A], log-probabilities [B], and how to go back, for what the network said."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it samples")
+
+    def measured(self) -> Measured:
+        """Return what is worth a look in the log."""
+        return {}
+
+
+class SquashedGaussianPolicy(StochasticPolicy):
     """tanh of a normal whose mean and deviation depend on the observation."""
 
     outputs_per_action = 2
@@ -53,6 +83,16 @@ class SquashedGaussianPolicy(ContinuousPolicy):
         size = (len(params), self.action_size)
         noise = None if deterministic else rng.standard_normal(size, dtype=float_dtype())
         return squashed_gaussian_act(params, noise), state
+
+    def draw(self, normal: Callable[..., Numbers], rows: int) -> tuple[Numbers, Numbers]:
+        """Return noise [B, A] for actions, and for those after them."""
+        noise = normal(2, rows, self.action_size)
+        return noise[0], noise[1]
+
+    def sampled(self, params: Numbers, noise: Numbers) -> Sampled:
+        """Return actions, log-probabilities, and how to go back."""
+        actions, logprobs, back = squashed_gaussian(params, noise)
+        return actions, logprobs, lambda by_actions, by_logprob: (back(by_actions, by_logprob),)
 
     def sample(self, inputs: Obs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions [B, A] and log-probabilities [B], with gradients; `inputs` as `prepare` gives them."""

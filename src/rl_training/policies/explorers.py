@@ -9,9 +9,9 @@ from rl_training.core.masks import random_allowed, split_mask
 from rl_training.core.schedules import interpolated
 from rl_training.core.spaces import take_rows
 from rl_training.core.state import Owners, gather, scatter
-from rl_training.core.types import ActArrays, ObsArray, Progress, State, StepArrays
+from rl_training.core.types import ActArrays, Array, ObsArray, Progress, State, StepArrays
 from rl_training.policies.actor_critic import ActorCriticPolicy
-from rl_training.policies.continuous import DeterministicPolicy, SquashedGaussianPolicy
+from rl_training.policies.continuous import ContinuousPolicy
 from rl_training.policies.noise import ActionNoise
 from rl_training.policies.q_policy import QPolicy
 
@@ -55,7 +55,11 @@ class ActorCriticExplorer(SilentExplorer):
     def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
         """Fill action, logprob and value for observations [N, ...]."""
         params, acted.value[:] = self.policy.outputs(obs)
-        acted.action[:], acted.logprob[:] = self.policy.head.sample(params, self.rng)
+        acted.action[:], acted.logprob[:] = self.sampled(params)
+
+    def sampled(self, params: Array) -> tuple[Array, Array]:
+        """Return actions [N, ...] and log-probabilities [N] for what the network said."""
+        return self.policy.head.sample(params, self.rng)
 
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
         """Fill final_value: the true last observation is worth something only where the clock stopped it."""
@@ -120,7 +124,7 @@ class ContinuousExplorer(SilentExplorer):
 
     def __init__(
         self,
-        policy: SquashedGaussianPolicy | DeterministicPolicy,
+        policy: ContinuousPolicy,
         rng: np.random.Generator,
         *,
         learning_starts: int,
@@ -134,10 +138,14 @@ class ContinuousExplorer(SilentExplorer):
         if progress.timesteps < self.learning_starts:
             acted.action[:] = self.rng.uniform(-1.0, 1.0, acted.action.shape)
             return
-        acted.action[:], _ = self.policy.act(obs, (), deterministic=False, rng=self.rng)
+        acted.action[:] = self.chosen(obs)
         if self.noise is not None:
             acted.action += self.noise.sample(self.rng)
             acted.action.clip(-1.0, 1.0, out=acted.action)
+
+    def chosen(self, obs: ObsArray) -> Array:
+        """Return the policy's own actions [N, A], before noise is added."""
+        return self.policy.act(obs, (), deterministic=False, rng=self.rng)[0]
 
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
         """Noise that remembers begins anew with every episode."""

@@ -8,6 +8,8 @@ import torch
 from rl_training.core.types import Array, State
 
 ActionNoiseName: TypeAlias = Literal["gaussian", "ornstein_uhlenbeck"]
+AddedNoiseName: TypeAlias = Literal["none", "gaussian", "ornstein_uhlenbeck"]
+"""The same for a policy that explores by its own chance, too."""
 
 
 class ActionNoise(Protocol):

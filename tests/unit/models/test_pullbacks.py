@@ -16,6 +16,7 @@ from rl_training.models.heads import (
     squashed_gaussian_sample,
 )
 from rl_training.models.pullbacks import judge_of, sigmoid, softplus, squashed_gaussian
+from rl_training.models.state_dependent import StateDependentHead
 
 ROWS = 9
 HEADS: dict[str, Any] = {
@@ -24,6 +25,7 @@ HEADS: dict[str, Any] = {
     "multi-categorical": lambda: MultiCategoricalHead([3, 2, 4]),
     "bernoulli": lambda: BernoulliHead(3),
     "gaussian": lambda: GaussianHead(3, -0.4),
+    "state-dependent": lambda: StateDependentHead(3, 5, -0.4),
 }
 
 

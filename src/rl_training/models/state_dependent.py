@@ -1,0 +1,97 @@
+"""Generalised state-dependent exploration, arXiv:2005.05719: noise that follows from what the policy sees.
+
+The noise of an action is `features @ matrix`, of the actor's last hidden layer and a random matrix: with one matrix the
+same state gets the same noise, so actions stay smooth. Over all matrices it is normal, with a deviation that depends on
+the features, and log-probabilities and entropies are those of this distribution.
+Letters: `N` and `B` rows, `A` components of an action, `H` features. Parameters [N, A + H] are means and features.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.core.spaces import float_dtype
+from rl_training.core.types import Array
+from rl_training.models.heads import LOG_SQRT_2PI, UnmaskedHead
+from rl_training.models.initialization import make_linear
+
+LEAST_VARIANCE = 1e-6
+"""Added to every variance: features may all be 0."""
+MEAN_LIMIT = 2.0
+"""Largest mean of an action that is squashed: beyond it tanh has hardly any slope, and nothing would bring it back."""
+
+
+class LinearAndFeatures(nn.Linear):
+    """A linear layer that hands on what it read: inputs [B, I] to outputs and inputs side by side, [B, O + I]."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return both."""
+        return torch.cat([super().forward(features), features], dim=-1)
+
+
+def make_linear_and_features(
+    fan_in: int, fan_out: int, gain: float, *, orthogonal: bool, generator: torch.Generator
+) -> nn.Linear:
+    """Return a layer that gives `fan_out` numbers in all; otherwise as `make_linear` does."""
+    return make_linear(
+        fan_in, fan_out - fan_in, gain, orthogonal=orthogonal, generator=generator, kind=LinearAndFeatures
+    )
+
+
+class StateDependentHead(UnmaskedHead):
+    """Normals whose deviation follows from the features, by a learned deviation of every entry of the matrices."""
+
+    def __init__(self, action_size: int, num_features: int, log_std_init: float) -> None:
+        super().__init__()
+        self.action_size = action_size
+        self.num_params = action_size + num_features
+        self.log_std = nn.Parameter(torch.full((num_features, action_size), log_std_init))
+
+    def means(self, params: Array) -> Array:
+        """Return the means [N, A]."""
+        return params[:, : self.action_size]
+
+    def matrices(self, count: int, rng: np.random.Generator) -> Array:
+        """Return so many random matrices, [count, H, A]."""
+        noise = rng.standard_normal((count, *self.log_std.shape), dtype=float_dtype())
+        return np.exp(self._log_std()) * noise
+
+    def noise_by(self, params: Array, matrices: Array) -> Array:
+        """Return what each row's matrix [N, H, A] makes of its features, [N, A]."""
+        features: Array = params[:, None, self.action_size :]
+        return (features @ matrices)[:, 0]
+
+    def fresh_noise(self, params: Array, rng: np.random.Generator) -> Array:
+        """Return what a new matrix for every row would make, [N, A], without drawing one."""
+        size = (len(params), self.action_size)
+        return np.sqrt(self._variances(params)) * rng.standard_normal(size, dtype=float_dtype())
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return unclipped actions [N, A] and log-probabilities [N], with noise of its own in every row."""
+        return self.with_noise(params, self.fresh_noise(params, rng))
+
+    def with_noise(self, params: Array, noise: Array) -> tuple[Array, Array]:
+        """Return unclipped actions [N, A] and log-probabilities [N] for noise [N, A]."""
+        variances = self._variances(params)
+        logprobs = -0.5 * (noise * noise / variances + np.log(variances)) - LOG_SQRT_2PI
+        return self.means(params) + noise, logprobs.sum(axis=-1)
+
+    def mode(self, params: Array) -> Array:
+        """Return the means [N, A]."""
+        return self.means(params)
+
+    def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities [B] and entropies [B]; features do not learn from the deviation."""
+        means, features = params.tensor_split([self.action_size], dim=-1)
+        variances = features.detach().square() @ (2 * self.log_std).exp() + LEAST_VARIANCE
+        log_std = 0.5 * variances.log()
+        logprobs = (-0.5 * (actions - means).square() / variances - log_std - LOG_SQRT_2PI).sum(-1)
+        return logprobs, (log_std + 0.5 + LOG_SQRT_2PI).sum(-1)
+
+    def _variances(self, params: Array) -> Array:
+        variances: Array = np.square(params[:, self.action_size :]) @ np.exp(2 * self._log_std())
+        variances += LEAST_VARIANCE
+        return variances
+
+    def _log_std(self) -> Array:
+        return self.log_std.detach().cpu().numpy()
