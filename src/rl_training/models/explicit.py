@@ -187,10 +187,9 @@ class ChainAndFeatures:
 
     def backward(self, gradient: Numbers) -> None:
         """Write the parameters' gradients for that of both."""
-        lap("forward")
         by_features = self._by_features(gradient, parameters=True)
         if self._below is not None:
-            self._below._back(by_features, parameters=True)
+            self._below.backward(by_features)
 
     def input_gradient(self, gradient: Numbers, *, parameters: bool) -> Numbers:
         """Return the gradient by the inputs [B, I]; the parameters' are written if they are asked for."""
