@@ -96,11 +96,11 @@ def test_a_report_is_a_baseline_for_the_next(tmp_path):
 
 
 def test_one_run_with_one_evaluation_is_a_report_without_intervals(tmp_path):
-    paths = report([run("Walk", "$x^", 1, [3.5])], tmp_path)
+    paths = report([run("Walk", "$x^$", 1, [3.5])], tmp_path)
     assert [path.name for path in paths] == [*FILES, "steps.png"]
     text = paths[0].read_text(encoding="utf-8")
-    assert "| Walk | $x^ | 1 | 3.500 | 3.500 | 3.500 | 3.500 | 100 |" in text
-    assert "$x^ on Walk has one seed, which tells no spread: no interval." in text
+    assert "| Walk | $x^$ | 1 | 3.500 | 3.500 | 3.500 | 3.500 | 100 |" in text
+    assert "$x^$ on Walk has one seed, which tells no spread: no interval." in text
     assert table(tmp_path / "summary.csv")[0]["low"] == ""
 
 

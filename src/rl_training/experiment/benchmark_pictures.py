@@ -103,7 +103,7 @@ def _draw_panels(
     tasks = sorted({task for task, _, _ in curves})
     columns = min(COLUMNS, len(tasks))
     rows = math.ceil(len(tasks) / columns)
-    figure = new_figure(max(6.0, 3.6 * columns), 2.6 * rows + 0.7)
+    figure = new_figure(max(6.5, 3.6 * columns), max(4.0, 2.6 * rows + 0.7))
     figure.set_layout_engine("constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, task in zip(grid, tasks, strict=False):

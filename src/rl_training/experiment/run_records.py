@@ -86,18 +86,24 @@ def read_run(run_dir: Path, *, name: str | None = None, task: str | None = None)
         raise UserError(
             f"{run_dir} is '{facts['status']}' and not finished; rl-training resume it before it is scored"
         )
+    try:
+        return RunRecord(
+            str(facts["env_id"]) if task is None else task,
+            str(facts["algo"]) if name is None else name,
+            int(facts["seed"]),
+            _evaluations(run_dir),
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"the files of {run_dir} are damaged: {error}") from error
+
+
+def _evaluations(run_dir: Path) -> list[EvaluationPoint]:
     rows = read_rows(run_dir / "evaluations.jsonl", _is_evaluation)
     steps = [int(row["timesteps"]) for row in rows]
-    points = [
+    return [
         EvaluationPoint(step, float(row["mean_reward"]), seconds)
         for step, row, seconds in zip(steps, rows, _seconds(run_dir, steps), strict=True)
     ]
-    return RunRecord(
-        str(facts["env_id"]) if task is None else task,
-        str(facts["algo"]) if name is None else name,
-        int(facts["seed"]),
-        points,
-    )
 
 
 def _is_evaluation(row: dict[str, Any]) -> bool:

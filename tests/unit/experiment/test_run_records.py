@@ -94,6 +94,20 @@ def test_an_unfinished_run_and_a_strange_folder_are_refused(run_dir, tmp_path):
         read_run(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("metadata.json", '{"algo": "ppo", "env_id": "W", "seed": "x", "status": "finished"}'),
+        ("evaluations.jsonl", '{"timesteps": Infinity, "mean_reward": 1}\n'),
+        ("evaluations.jsonl", '{"timesteps": 1, "mean_reward": 1' + "0" * 400 + "}\n"),
+    ],
+)
+def test_damaged_files_of_a_run_are_refused(run_dir, name, text):
+    (run_dir / name).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"the files of .* are damaged: "):
+        read_run(run_dir)
+
+
 def test_records_survive_their_file(tmp_path):
     records = [record([1.5, 2.25]), record([3.0], seed=2, name="dqn")]
     write_records(tmp_path / "records.json", records)
