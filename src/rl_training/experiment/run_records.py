@@ -18,6 +18,8 @@ BEST_RULE = (
     "the highest evaluation of a run, which chance favours: shown beside the score, and never used as one"
 )
 FORMAT = 1
+ENDED = ("finished", "stopped")
+"""How the metadata of a run that needs no more training says so: its budget is spent, or it stopped itself early."""
 ELAPSED = "time/time_elapsed"
 
 
@@ -82,7 +84,7 @@ def read_run(run_dir: Path, *, name: str | None = None, task: str | None = None)
     facts = read_json(run_dir / "metadata.json")
     if not isinstance(facts, dict) or not {"algo", "env_id", "seed", "status"} <= facts.keys():
         raise UserError(f"{run_dir / 'metadata.json'} does not tell algo, env_id, seed and status of a run")
-    if facts["status"] != "finished":
+    if facts["status"] not in ENDED:
         raise UserError(
             f"{run_dir} is '{facts['status']}' and not finished; rl-training resume it before it is scored"
         )
