@@ -123,3 +123,13 @@ def test_results_that_cannot_be_written(cli, tmp_path, monkeypatch):
     assert outcome.code == 1
     assert "could not be written" in outcome.sentence
     assert "the runs are kept" in outcome.sentence
+
+
+def test_a_config_of_ones_own(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("algo: ppo\nenv_id: CartPole-v1\n")
+    seen = launched(monkeypatch, finished)
+    outcome = cli("zoo", "run", "mine.yaml", "--seeds", 1)
+    assert outcome.code == 0
+    assert "mine.yaml: 1 on one seed; it was not measured before" in outcome.out
+    assert seen[0][0][0].config.env_id == "CartPole-v1"

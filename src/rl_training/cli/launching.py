@@ -14,11 +14,18 @@ from rl_training.version import __version__
 
 
 def run_jobs(
-    jobs: Sequence[Job], folder: Path, *, processes: int, retry_failed: bool, command: Sequence[str]
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    processes: int,
+    retry_failed: bool,
+    again: str,
+    retry: str | None = None,
 ) -> tuple[Launched, int]:
     """Train what is missing and say how it went; the code is 0 if all is done, 1 after failures, else the signal's.
 
-    `command` is what was typed, which goes on with what is left.
+    `again` is the command that goes on with what is left, `retry` the one that tries failures again: by default the
+    same with a flag.
     """
     launched = launch(jobs, folder, processes=processes, retry_failed=retry_failed, board=make_board())
     finished, failed = launched.having("finished"), launched.having("failed")
@@ -32,11 +39,10 @@ def run_jobs(
     }
     if others - {__version__}:
         print(f"note: some were made by rl_training {', '.join(sorted(map(str, others - {__version__})))}")
-    again = shlex.join([command_name(), *(word for word in command if word != "--retry-failed")])
     for state in failed:
         print(printable(f"failed: {state.job}: {state.error}"))
     if failed:
-        print(printable(f"Try what failed again with:\n  {again} --retry-failed"))
+        print(printable(f"Try what failed again with:\n  {retry or f'{again} --retry-failed'}"))
     if launched.stopped_by is not None or launched.having("paused", "waiting"):
         by = (
             f"Stopped by {signal.Signals(launched.stopped_by).name}. "
@@ -47,3 +53,8 @@ def run_jobs(
     if launched.stopped_by is not None:
         return launched, 128 + launched.stopped_by
     return launched, 1 if failed else 0
+
+
+def typed(*words: str) -> str:
+    """Return the command that was typed, as it can be typed again."""
+    return shlex.join([command_name(), *(word for word in words if word != "--retry-failed")])

@@ -108,10 +108,11 @@ def _chosen(names: Sequence[str]) -> list[Preset]:
 
 def _run(argv: list[str]) -> int:
     flags = Flags("rl-training zoo run", "Train presets on many seeds.")
-    flags.add_argument("presets", nargs="+", metavar="PRESET", help="such as ppo/cartpole")
+    flags.add_argument("presets", nargs="+", metavar="PRESET", help="such as ppo/cartpole, or a config file")
     add_launch_flags(flags, seeds=3, output_dir="runs/zoo")
     wanted = flags.parse(argv)
-    names = [preset.name for preset in _chosen(wanted.presets)]
+    names = [given if Path(given).is_file() else _chosen([given])[0].name for given in wanted.presets]
+    from rl_training.cli.launching import typed
     from rl_training.cli.zoo_run import run_presets
 
     return run_presets(
@@ -121,5 +122,5 @@ def _run(argv: list[str]) -> int:
         processes=wanted.jobs,
         retry_failed=wanted.retry_failed,
         overrides={} if wanted.total_timesteps is None else {"total_timesteps": wanted.total_timesteps},
-        command=["zoo", "run", *argv],
+        again=typed("zoo", "run", *argv),
     )

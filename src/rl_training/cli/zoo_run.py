@@ -21,12 +21,18 @@ def run_presets(
     processes: int,
     retry_failed: bool,
     overrides: Mapping[str, Any],
-    command: Sequence[str],
+    again: str,
+    retry: str | None = None,
 ) -> int:
     """Train presets and return the exit code; what each reached lies in `results/` of the folder."""
     configs = [(name, load_config(name).with_overrides(**overrides)) for name in names]
     launched, code = run_jobs(
-        jobs_of(configs, seeds), folder, processes=processes, retry_failed=retry_failed, command=command
+        jobs_of(configs, seeds),
+        folder,
+        processes=processes,
+        retry_failed=retry_failed,
+        again=again,
+        retry=retry,
     )
     for name in names:
         records = [record for record in launched.records if record["name"] == name]
