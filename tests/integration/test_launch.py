@@ -203,6 +203,15 @@ def test_a_run_that_another_process_holds_is_waited_for(tmp_path, fake_child, mo
     assert board.events == ["1 finished earlier"]
 
 
+def test_a_released_job_can_be_made_again(tmp_path, fake_child):
+    job, folder, board = Job("tiny", plain_config()), JobFolder(tmp_path), Recording()
+    launch([job], tmp_path)
+    folder.release(job)
+    assert (tmp_path / "run" / "metadata.json").is_file()
+    launch([job], tmp_path, board=board)
+    assert board.events == ["1 training", "1 finished"]
+
+
 def test_one_launch_per_folder(tmp_path):
     with RunLock(tmp_path), pytest.raises(UserError, match="in use by this very process"):
         launch([], tmp_path)

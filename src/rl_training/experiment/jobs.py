@@ -101,6 +101,13 @@ class JobFolder:
         if record is not None and record["status"] == "failed":
             self._record_path(job).unlink()
 
+    def release(self, job: Job) -> None:
+        """Let go of a finished job that somebody else keeps: its run moves up, and the job can be made anew."""
+        run_dir = self.run_dir(job)
+        if run_dir is not None:
+            run_dir.rename(self.path / run_dir.name)
+        self._record_path(job).unlink(missing_ok=True)
+
     def _record_path(self, job: Job) -> Path:
         return self.path / "jobs" / f"{job.key}.json"
 
