@@ -146,7 +146,7 @@ def test_children_run_on_their_cores_and_die_with_their_launcher(tmp_path):
     assert read_json(run_dir / "metadata.json")["status"] in ("paused", "running")
 
 
-def test_a_signal_pauses_the_children(tmp_path):
+def test_a_signal_pauses_the_children(tmp_path, capfd):
     class Stop(Board):
         def show(self, states):
             if states[0].steps > 0:
@@ -161,6 +161,7 @@ def test_a_signal_pauses_the_children(tmp_path):
     assert read_json(run_dir / "metadata.json")["status"] == "paused"
     assert not list((tmp_path / "jobs").iterdir())
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert "SIGTERM: every run writes a checkpoint first" in capfd.readouterr().err
 
 
 def test_failures_are_named_and_tried_again_on_demand(tmp_path, fake_child):

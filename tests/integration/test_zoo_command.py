@@ -112,7 +112,7 @@ def test_failures_and_signals_say_how_to_go_on(cli, tmp_path, monkeypatch):
     stopped = cli("zoo", "run", "ppo/cartpole", "--seeds", 1)
     assert stopped.code == 143
     assert "Stopped by SIGTERM. Every run goes on from its checkpoint with:" in stopped.out
-    assert "zoo run ppo/cartpole --seeds 1" in stopped.out
+    assert "\n  python -m rl_training.cli zoo run ppo/cartpole --seeds 1\n" in stopped.out
 
 
 def test_results_that_cannot_be_written(cli, tmp_path, monkeypatch):

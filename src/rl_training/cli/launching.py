@@ -57,4 +57,4 @@ def run_jobs(
 
 def typed(*words: str) -> str:
     """Return the command that was typed, as it can be typed again."""
-    return shlex.join([command_name(), *(word for word in words if word != "--retry-failed")])
+    return f"{command_name()} {shlex.join(word for word in words if word != '--retry-failed')}"

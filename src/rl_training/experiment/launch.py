@@ -265,6 +265,10 @@ class Launch:
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         """Note it; the next look passes it on, also to a child that is just being started."""
+        if self.stopped_by is None:
+            said = f"\n{signal.Signals(number).name}: every run writes a checkpoint first; Ctrl-C again stops at once\n"
+            with contextlib.suppress(OSError):  # not by print, which the handler may have interrupted
+                os.write(2, said.encode())
         self.hurry = self.hurry or (self.stopped_by is not None and number == signal.SIGINT)
         self.stopped_by = self.stopped_by or number
 
