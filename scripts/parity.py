@@ -19,8 +19,9 @@ from typing import Any
 from rl_training.cli.board import PlainBoard
 from rl_training.config import TrainConfig
 from rl_training.experiment.files import write_json, write_text
+from rl_training.experiment.job_states import JobState
 from rl_training.experiment.jobs import Job, JobFolder
-from rl_training.experiment.launch import JobState, launch
+from rl_training.experiment.launch import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"

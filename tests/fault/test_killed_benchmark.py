@@ -109,7 +109,10 @@ def test_bad_manifests_are_told_in_a_sentence(cli, tmp_path):
         in cli("benchmark", tmp_path / "bad.yaml").sentence
     )
     (tmp_path / "bad.yaml").write_text("presets: [ppo/cartpole]\noverrides: {total_timestep: 5}\n")
-    assert "unknown setting 'total_timestep'" in cli("benchmark", tmp_path / "bad.yaml").sentence
+    assert (
+        "ppo/cartpole with overrides: unknown setting 'total_timestep'"
+        in cli("benchmark", tmp_path / "bad.yaml").sentence
+    )
     assert "benchmark clasic does not exist; did you mean 'classic'?" in cli("benchmark", "clasic").sentence
     assert "--retry-failed" in cli("benchmark", "--help").out
     (tmp_path / "file").write_text("")

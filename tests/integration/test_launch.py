@@ -15,8 +15,9 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment import launch as launching
 from rl_training.experiment.files import read_json
+from rl_training.experiment.job_states import Board, JobState
 from rl_training.experiment.jobs import Job, JobFolder, jobs_of
-from rl_training.experiment.launch import Board, JobState, launch, share_of_cores, what_went_wrong
+from rl_training.experiment.launch import launch, share_of_cores, what_went_wrong
 from rl_training.experiment.locking import RunLock, in_use
 from rl_training.experiment.logging import last_row
 from support.configs import tiny_config
@@ -186,7 +187,7 @@ def test_a_full_disk_stops_everything_gently(tmp_path, fake_child, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(JobFolder, "keep", full)
-        with pytest.raises(RunFault, match="No space left on device; nothing that was trained is lost"):
+        with pytest.raises(RunFault, match="jobs: No space left on device; nothing that was trained is lost"):
             launch([job], tmp_path)
     board = Recording()
     launch([job], tmp_path, board=board)
@@ -201,7 +202,33 @@ def test_a_run_that_another_process_holds_is_waited_for(tmp_path, fake_child, mo
     monkeypatch.setattr(launching, "in_use", lambda run_dir: held.pop(0) if held else False)
     board = Recording()
     launch([job], tmp_path, board=board)
-    assert board.events == ["1 finished earlier"]
+    assert board.events == ["1 waiting", "1 finished earlier"]
+
+
+def test_a_run_without_evaluations_is_a_failure_of_its_own(tmp_path, fake_child, monkeypatch):
+    """What cannot be scored is named, and does not end the launch."""
+    jobs = jobs_of([("tiny", plain_config())], [1, 2])
+    launch(jobs, tmp_path)
+    (tmp_path / "jobs" / f"{jobs[0].key}.json").unlink()
+    next((tmp_path / "runs" / jobs[0].key).glob("run/evaluations.jsonl")).write_text("")
+    states = launch(jobs, tmp_path).states
+    assert [state.status for state in states] == ["failed", "finished"]
+    assert "has no evaluations" in states[0].error
+
+
+def test_one_run_under_two_names(tmp_path, fake_child):
+    done = launch([Job("a", plain_config()), Job("b", plain_config())], tmp_path)
+    assert len(done.states) == 1
+    assert [record["name"] for record in done.records] == ["a", "b"]
+
+
+def test_a_reader_that_goes_away_is_not_a_full_disk(tmp_path, fake_child):
+    class Gone(Board):
+        def event(self, state):
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        launch([Job("tiny", plain_config())], tmp_path, board=Gone())
 
 
 def test_a_released_job_can_be_made_again(tmp_path, fake_child):

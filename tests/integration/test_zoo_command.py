@@ -9,8 +9,8 @@ from rl_training.config import load_config
 from rl_training.core.presets import presets
 from rl_training.experiment import measured as measuring
 from rl_training.experiment.files import read_json
+from rl_training.experiment.job_states import JobState, Launched
 from rl_training.experiment.jobs import Job
-from rl_training.experiment.launch import JobState, Launched
 
 
 def test_list(cli):
@@ -68,7 +68,7 @@ def launched(monkeypatch, ending, stopped_by=None):
     def fake(jobs, folder, *, processes, retry_failed, board):
         seen.append((list(jobs), processes, retry_failed))
         folder.mkdir(parents=True, exist_ok=True)
-        return Launched([ending(job) for job in jobs], stopped_by)
+        return Launched(jobs, [ending(job) for job in jobs], stopped_by)
 
     monkeypatch.setattr(launching, "launch", fake)
     return seen

@@ -9,7 +9,7 @@ from rl_training.cli import load_config
 from rl_training.core.manifests import read_manifest
 from rl_training.core.presets import presets
 from rl_training.experiment import launch as launching
-from rl_training.experiment.launch import Launched
+from rl_training.experiment.job_states import Launched
 
 PAGE = (Path(__file__).parents[2] / "docs" / "zoo.md").read_text(encoding="utf-8")
 
@@ -29,7 +29,7 @@ def test_its_preset_and_its_manifest(tmp_path):
 def test_its_python(monkeypatch, capsys):
     seen = []
     monkeypatch.setattr(
-        launching, "launch", lambda jobs, folder, **how: seen.append((jobs, how)) or Launched([])
+        launching, "launch", lambda jobs, folder, **how: seen.append((jobs, how)) or Launched([], [])
     )
     (code,) = blocks("python")
     exec(compile(code, "docs/zoo.md", "exec"), {})

@@ -7,10 +7,16 @@ from typing import Any
 
 from rl_training.core.errors import printable
 from rl_training.experiment.console import duration
-from rl_training.experiment.launch import Board, JobState
+from rl_training.experiment.job_states import Board, JobState
 
 SECONDS_BETWEEN_LINES = 30.0
-WORDS = {"training": "began", "finished": "finished", "failed": "FAILED", "paused": "paused"}
+WORDS = {
+    "waiting": "waits for another process that has its run",
+    "training": "began",
+    "finished": "finished",
+    "failed": "FAILED",
+    "paused": "paused",
+}
 SHOWN = 30
 """Rows of a live table; what waits or is done beyond them is counted."""
 
@@ -30,9 +36,9 @@ class PlainBoard(Board):
         """Print it."""
         if state.kept and state.status == "finished":
             return  # there may be many; they are counted at the end
-        details = [state.error] if state.error else _details(state) if state.status != "training" else []
-        if state.status == "training" and state.steps:
-            details = [f"goes on after {state.steps:,} steps"]
+        details = [state.error] if state.error else _details(state)
+        if state.status in ("waiting", "training"):
+            details = [f"goes on after {state.steps:,} steps"] if state.steps else []
         earlier = " earlier" if state.kept else ""
         print(printable(f"{state.job}: {', '.join([WORDS[state.status] + earlier, *details])}"), flush=True)
 
@@ -86,6 +92,8 @@ def table_of(states: Sequence[JobState]) -> Any:
         steps = f"{state.steps:,} / {state.job.config.total_timesteps:,}"
         left = "" if state.seconds_left is None else duration(state.seconds_left)
         status = f"{state.status}: {state.error}" if state.error else state.status
+        if state.held and state.status == "waiting":
+            status = WORDS["waiting"]
         score = "" if state.score is None else f"{state.score:.1f}"
         table.add_row(escape(printable(state.job)), escape(printable(status)), steps, left, score)
     if len(ranked) > SHOWN:

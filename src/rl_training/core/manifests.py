@@ -94,6 +94,8 @@ def _entries(given: Any) -> tuple[list[Entry], list[str]]:
         published = entry.get("published")
         problems += _unknown(entry, ENTRY, f"presets[{number}].")
         problems += _wrong_figures(published, PUBLISHED, f"presets[{number}].published", ("mean",))
+        if not isinstance(entry.get("name", ""), str):
+            problems.append(f"presets[{number}].name is {entry['name']!r}; use words")
         entries.append(Entry(name if name in known else entry["preset"], entry.get("name"), published))
     return entries, problems
 
@@ -128,6 +130,10 @@ def _wrong_figures(given: Any, known: Sequence[str], place: str, needed: Sequenc
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if key in known and key != "source" and not number:
             problems.append(f"{place}.{key} is {value!r}; use a number")
+        elif (key == "std" and value < 0) or (key == "num_seeds" and (value < 1 or value != int(value))):
+            problems.append(
+                f"{place}.{key} is {value!r}; use {'0 or more' if key == 'std' else 'how many, 1 or more'}"
+            )
     return problems
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rl_training.config import TrainConfig, load_config
+from rl_training.core.errors import ConfigError
 from rl_training.core.manifests import Manifest
 from rl_training.core.presets import task_name
 from rl_training.experiment.jobs import Job, jobs_of
@@ -30,7 +31,7 @@ def contenders(manifest: Manifest, overrides: Mapping[str, Any]) -> list[Contend
     Each is called by its algorithm, where that tells it from the others of its task.
     """
     settings = {**manifest.overrides, **overrides}
-    configs = [load_config(entry.preset).with_overrides(**settings) for entry in manifest.entries]
+    configs = [_overridden(entry.preset, settings) for entry in manifest.entries]
     tasks = [task_name(config.env_id, config.env_kwargs) for config in configs]
     count = Counter((config.algo, task) for config, task in zip(configs, tasks, strict=True))
     return [
@@ -43,6 +44,13 @@ def contenders(manifest: Manifest, overrides: Mapping[str, Any]) -> list[Contend
         )
         for entry, config, task in zip(manifest.entries, configs, tasks, strict=True)
     ]
+
+
+def _overridden(preset: str, settings: Mapping[str, Any]) -> TrainConfig:
+    try:
+        return load_config(preset).with_overrides(**settings)
+    except ConfigError as error:
+        raise ConfigError(error.problems, f"{preset} with overrides") from error
 
 
 def benchmark_jobs(found: Sequence[Contender], seeds: int) -> list[Job]:

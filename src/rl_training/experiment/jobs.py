@@ -117,10 +117,16 @@ def has_ended(run_dir: Path) -> bool:
     return read_metadata(run_dir).get("status") in ENDED
 
 
-def finished_record(job: Job, run_dir: Path) -> dict[str, Any]:
-    """Return what a finished run is worth keeping for: every evaluation, the time it took, and what made it."""
+def ended_record(job: Job, run_dir: Path) -> dict[str, Any]:
+    """Return what a run that has ended is worth keeping for: every evaluation, the time it took, and what made it.
+
+    One whose evaluations cannot be read, or are no numbers, has failed.
+    """
     metadata = read_metadata(run_dir)
-    run = read_run(run_dir)
+    try:
+        run = read_run(run_dir)
+    except UserError as error:
+        return failed_record(job, str(error), run_dir)
     last = last_row(run_dir / "metrics.jsonl")
     return _head(job, "finished", metadata.get("versions")) | {
         "score": run.score,

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment.files import write_text
-from rl_training.experiment.jobs import Job, JobFolder, failed_record, finished_record, has_ended
+from rl_training.experiment.job_states import Board, JobState, Launched
+from rl_training.experiment.jobs import Job, JobFolder, ended_record, failed_record, has_ended
 from rl_training.experiment.locking import RunLock, in_use
 from rl_training.experiment.logging import last_row
 
@@ -28,68 +29,6 @@ CHILD = ("-P", "-m", "rl_training.cli.child")
 SECONDS_BETWEEN_LOOKS = 0.2
 SAID = 4096
 """Letters of a job's error stream that are looked at for its last sentence."""
-
-Status = Literal["waiting", "training", "finished", "failed", "paused"]
-
-
-@dataclass
-class JobState:
-    """Where a job is; what `Board` shows."""
-
-    job: Job
-    status: Status = "waiting"
-    steps: int = 0
-    score: float | None = None
-    """The latest evaluation's mean return."""
-    kept: bool = False
-    """It was done, or had failed, before this launch."""
-    error: str = ""
-    record: dict[str, Any] | None = None
-    began: float = 0.0
-    began_at: int = 0
-
-    @property
-    def seconds_left(self) -> float | None:
-        """At the speed since it was started; None if that is not known yet."""
-        done, seconds = self.steps - self.began_at, time.monotonic() - self.began
-        if self.status != "training" or done <= 0:
-            return None
-        return max(self.job.config.total_timesteps - self.steps, 0) * seconds / done
-
-
-class Board:
-    """Is told what happens; does nothing itself."""
-
-    def event(self, state: JobState) -> None:
-        """A job began, ended, or was found done."""
-
-    def show(self, states: Sequence[JobState]) -> None:
-        """Some time has passed."""
-
-    def close(self) -> None:
-        """Nothing more will happen."""
-
-
-@dataclass(frozen=True)
-class Launched:
-    """How all jobs ended."""
-
-    states: list[JobState]
-    stopped_by: int | None = None
-    """The signal that ended the launch early."""
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        """What finished jobs left, in the order of the list."""
-        return [
-            state.record | {"name": state.job.name}
-            for state in self.states
-            if state.status == "finished" and state.record
-        ]
-
-    def having(self, *statuses: Status) -> list[JobState]:
-        """Return the jobs of a status."""
-        return [state for state in self.states if state.status in statuses]
 
 
 def launch(
@@ -159,15 +98,17 @@ class Launch:
                     self._look()
                     self.board.show(self.states)
                     time.sleep(SECONDS_BETWEEN_LOOKS)
+        except BrokenPipeError:  # nobody reads what is printed
+            raise
         except OSError as error:
             raise RunFault(
-                f"{error.filename or self.home.path} could not be written: {error.strerror or error}; nothing that was "
-                "trained is lost, and the same command goes on from there"
+                f"{error.filename or self.home.path}: {error.strerror or error}; nothing that was trained is lost, and "
+                "the same command goes on from there"
             ) from error
         finally:
             self._end_children()
             self.board.close()
-        return Launched(self.states, self.stopped_by)
+        return Launched(self.jobs, self.states, self.stopped_by)
 
     def _waiting(self) -> list[JobState]:
         return [state for state in self.states if state.status == "waiting"]
@@ -176,7 +117,7 @@ class Launch:
         """Take what is known of a job from an earlier launch: its record, or a run that ended without one."""
         record, run_dir = self.home.record(state.job), self.home.run_dir(state.job)
         if record is None and run_dir is not None and has_ended(run_dir) and not in_use(run_dir):
-            record = self.home.keep(state.job, finished_record(state.job, run_dir))
+            record = self.home.keep(state.job, ended_record(state.job, run_dir))
         if record is not None:
             state.kept = True
             self._ended(state, record)
@@ -195,12 +136,16 @@ class Launch:
             if not free or self.stopped_by is not None:
                 return
             run_dir = self.home.run_dir(state.job)
-            if run_dir is None or not in_use(run_dir):
-                self._settle(state)  # whoever held it may have finished it
-                if state.status == "waiting":
-                    self.children.append(self._started(state, run_dir, min(free)))
+            if run_dir is not None and in_use(run_dir):
+                if not state.held:
+                    state.held = True
+                    self.board.event(state)
+                continue
+            self._settle(state)  # whoever held it may have finished it
+            if state.status == "waiting":
+                self._start(state, run_dir, min(free))
 
-    def _started(self, state: JobState, run_dir: Path | None, slot: int) -> Child:
+    def _start(self, state: JobState, run_dir: Path | None, slot: int) -> None:
         home = self.home.home(state.job)
         home.mkdir(exist_ok=True)
         if run_dir is None:
@@ -217,10 +162,10 @@ class Launch:
                 stderr=errors,
                 process_group=0,  # Ctrl-C is for the launcher, which passes it on gently
             )
+        self.children.append(Child(state, process, slot, run_dir))  # before anything else can go wrong
         state.status, state.began = "training", time.monotonic()
         state.steps = state.began_at = steps_of(run_dir)[0] if run_dir else 0
         self.board.event(state)
-        return Child(state, process, slot, run_dir)
 
     def _look(self) -> None:
         """See how far the children are, and write down what those that ended have left."""
@@ -241,7 +186,7 @@ class Launch:
     def _keep(self, child: Child, code: int) -> None:
         state, run_dir = child.state, child.run_dir
         if code == 0 and run_dir is not None and has_ended(run_dir):
-            self._ended(state, self.home.keep(state.job, finished_record(state.job, run_dir)))
+            self._ended(state, self.home.keep(state.job, ended_record(state.job, run_dir)))
         elif code == 0 or code in STOPPED or self.stopped_by is not None:
             state.status = "paused"
             self.board.event(state)

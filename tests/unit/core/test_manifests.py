@@ -86,3 +86,14 @@ def test_a_config_of_ones_own_may_take_part(tmp_path):
 def test_no_presets(tmp_path):
     with pytest.raises(ConfigError, match="presets is None; use a list"):
         read_manifest(written(tmp_path, "seeds: 3\n"))
+
+
+def test_figures_that_cannot_be(tmp_path):
+    text = "presets: [{preset: ppo/cartpole, name: 3, published: {mean: 1, std: -1, num_seeds: 0}}]\n"
+    with pytest.raises(ConfigError) as caught:
+        read_manifest(written(tmp_path, text))
+    assert caught.value.problems == [
+        "presets[0].published.std is -1; use 0 or more",
+        "presets[0].published.num_seeds is 0; use how many, 1 or more",
+        "presets[0].name is 3; use words",
+    ]
