@@ -132,4 +132,23 @@ def test_a_config_of_ones_own(cli, tmp_path, monkeypatch):
     outcome = cli("zoo", "run", "mine.yaml", "--seeds", 1)
     assert outcome.code == 0
     assert "mine.yaml: 1 on one seed; it was not measured before" in outcome.out
-    assert seen[0][0][0].config.env_id == "CartPole-v1"
+    (job,) = seen[0][0]
+    assert job.config.env_id == "CartPole-v1"
+    assert (tmp_path / "runs" / "zoo" / "results" / f"mine_{job.fingerprint}.json").is_file()
+
+
+def test_train_tells_how_a_preset_did_beside_what_is_known(cli, tmp_path, monkeypatch):
+    known = {"format": 1, "preset": "ppo/cartpole", "iqm": 4.0, "interval_95": [4.0, 4.0]}
+    known |= {"runs": [{"seed": 9, "score": 4.0}, {"seed": 8, "score": 4.0}]}
+    flags = ["--total-timesteps", 256, "--num-eval-episodes", 1, "--output-dir", tmp_path]
+    config = load_config("ppo/cartpole").with_overrides(total_timesteps=256, num_eval_episodes=1)
+    monkeypatch.setattr(
+        measuring, "read_measured", lambda name: known | {"fingerprint": config.fingerprint()}
+    )
+    trained = cli("train", "--config", "zoo/classic/ppo_cartpole.yaml", *flags)
+    assert trained.code == 0
+    assert "ppo/cartpole: " in trained.out.splitlines()[-1]
+    assert (
+        "measured before: 4 on 2 seeds (95% interval 4 to 4): better than before"
+        in trained.out.splitlines()[-1]
+    )

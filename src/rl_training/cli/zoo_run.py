@@ -7,7 +7,7 @@ from typing import Any
 from rl_training.cli.launching import run_jobs
 from rl_training.config import load_config
 from rl_training.core.errors import RunFault
-from rl_training.core.presets import zoo_stem
+from rl_training.core.presets import presets, zoo_stem
 from rl_training.experiment.files import write_json
 from rl_training.experiment.jobs import jobs_of
 from rl_training.experiment.measured import compared, measured, read_measured
@@ -38,7 +38,8 @@ def run_presets(
         records = [record for record in launched.records if record["name"] == name]
         if len(records) == len(seeds):
             result = measured(name, records)
-            path = folder / "results" / f"{zoo_stem(name)}.json"
+            own = f"{Path(name).stem}_{result['fingerprint']}"
+            path = folder / "results" / f"{zoo_stem(name) if name in presets() else own}.json"
             _write(path, result)
             print(f"\n{compared(result, read_measured(name))}\n  {path}")
     return code

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.presets import shipped, zoo_stem
 from rl_training.experiment import statistics
 from rl_training.experiment.files import read_json
+from rl_training.experiment.jobs import Job, ended_record
 from rl_training.experiment.run_records import SCORE_RULE
 from rl_training.experiment.statistics import Estimate
 
@@ -84,6 +86,15 @@ def compared(new: dict[str, Any], old: dict[str, Any] | None) -> str:
     )
 
 
+def beside_known(name: str, config: TrainConfig, run_dir: Path) -> str | None:
+    """Return how a finished run of a preset stands beside what is known of it; None if that has other settings."""
+    known = read_measured(name)
+    if known is None or known["fingerprint"] != config.fingerprint():
+        return None
+    record = ended_record(Job(name, config), run_dir)
+    return compared(measured(name, [record]), known) if record["status"] == "finished" else None
+
+
 def in_words(result: dict[str, Any]) -> str:
     """Return the score of a measurement with its interval and how many seeds it rests on."""
     count = len(result["runs"])
@@ -94,17 +105,22 @@ def in_words(result: dict[str, Any]) -> str:
 
 
 def _verdict(new: dict[str, Any], old: dict[str, Any]) -> str:
-    """Intervals that overlap show no difference; one seed is held against the range of the other side's seeds."""
-    (low, high), (low_before, high_before) = _range(new), _range(old)
-    if low > high_before:
-        return "better than before"
-    return "worse than before" if high < low_before else "no difference that these seeds could show"
+    """Intervals that overlap show no difference; one seed is held against the other side's seeds, not their mean."""
+    low, high = _range(new, old)
+    low_before, high_before = _range(old, new)
+    if len(new["runs"]) > 1 or len(old["runs"]) > 1:
+        if low > high_before:
+            return "better than before"
+        if high < low_before:
+            return "worse than before"
+    return "no difference that these seeds could show"
 
 
-def _range(result: dict[str, Any]) -> tuple[float, float]:
-    if len(result["runs"]) > 1 and result["interval_95"] is not None:
+def _range(result: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:
+    if len(other["runs"]) > 1 and result["interval_95"] is not None:
         return result["interval_95"][0], result["interval_95"][1]
-    return result["iqm"], result["iqm"]
+    scores = [run["score"] for run in result["runs"]]
+    return min(scores), max(scores)
 
 
 def _same_seeds(equal: Sequence[bool]) -> str:

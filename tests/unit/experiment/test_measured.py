@@ -8,8 +8,9 @@ from rl_training.cli import load_config
 from rl_training.core.errors import UserError
 from rl_training.core.presets import presets
 from rl_training.experiment import measured as measuring
-from rl_training.experiment.measured import compared, expected, measured, read_measured
+from rl_training.experiment.measured import beside_known, compared, expected, measured, read_measured
 from rl_training.experiment.run_records import EvaluationPoint, RunRecord
+from rl_training.experiment.runs import train
 
 
 def record(seed, score, fingerprint="f"):
@@ -46,6 +47,9 @@ def test_what_is_kept():
             "; 1 of 2 seeds run both times scored the same to the last digit",
         ),
         (result(4.0, first=9), result(1.0, 5.0), "no difference that these seeds could show"),
+        (result(0.0, first=99), result(1.0, *[5.0] * 19), "worse than before"),
+        (result(1.5, first=99), result(1.0, *[5.0] * 19), "no difference that these seeds could show"),
+        (result(0.0, first=9), result(5.0), "no difference that these seeds could show"),
     ],
 )
 def test_compared_in_words(new, old, words):
@@ -81,3 +85,20 @@ def test_a_file_that_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "shipped", lambda name: [tmp_path])
     with pytest.raises(UserError, match="is no result of format 1; measure the preset again"):
         read_measured("ppo/x")
+
+
+def test_a_run_beside_what_is_known(tiny, tmp_path, monkeypatch):
+    """Silent unless the settings are the same."""
+    run = train(tiny(eval_every_timesteps=32))
+    config = tiny(eval_every_timesteps=32)
+    monkeypatch.setattr(measuring, "read_measured", lambda name: None)
+    assert beside_known("ppo/x", config, run.run_dir) is None
+    known = result(4.0, 5.0, first=7)
+    monkeypatch.setattr(measuring, "read_measured", lambda name: known)
+    assert beside_known("ppo/x", config, run.run_dir) is None
+    known["fingerprint"] = config.fingerprint()
+    said = beside_known("ppo/x", config, run.run_dir)
+    assert said is not None
+    assert said.startswith(
+        "ppo/x: 4 on one seed; measured before: 4.5 on 2 seeds (95% interval 4 to 5): no difference"
+    )
