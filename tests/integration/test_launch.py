@@ -255,13 +255,27 @@ def test_folders_that_cannot_be(tmp_path):
         launch([], tmp_path, processes=0)
 
 
-def test_a_damaged_record_is_named(tmp_path):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda record: [],
+        lambda record: record | {"status": "done"},
+        lambda record: record | {"evaluations": []},
+        lambda record: record | {"evaluations": [{"step": 1}]},
+        lambda record: record | {"score": 3.0},
+        lambda record: record | {"versions": None},
+        lambda record: {"format": 1, "status": "failed"},
+    ],
+)
+def test_a_damaged_record_is_named(tmp_path, fake_child, damage):
     job = Job("tiny", plain_config())
-    folder = JobFolder(tmp_path)
-    folder.make()
-    (tmp_path / "jobs" / f"{job.key}.json").write_text("[]")
+    launch([job], tmp_path)
+    file = tmp_path / "jobs" / f"{job.key}.json"
+    file.write_text(json.dumps(damage(json.loads(file.read_text()))))
     with pytest.raises(UserError, match="is not the record of a job; delete it"):
         launch([job], tmp_path)
+    file.unlink()
+    assert [state.status for state in launch([job], tmp_path).states] == ["finished"]
 
 
 def test_what_went_wrong(tmp_path):

@@ -9,8 +9,8 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import ConfigError
 from rl_training.core.manifests import Manifest
 from rl_training.core.presets import task_name
-from rl_training.experiment.jobs import Job, jobs_of
-from rl_training.experiment.run_records import EvaluationPoint, RunRecord
+from rl_training.experiment.jobs import Job, jobs_of, run_record
+from rl_training.experiment.run_records import RunRecord
 from rl_training.experiment.statistics import Published
 
 
@@ -62,12 +62,7 @@ def run_records(found: Sequence[Contender], records: Sequence[Mapping[str, Any]]
     """Return what finished jobs left as a report takes it, by the names and tasks of their presets."""
     by_preset = {contender.preset: contender for contender in found}
     return [
-        RunRecord(
-            by_preset[record["name"]].task,
-            by_preset[record["name"]].name,
-            record["seed"],
-            [EvaluationPoint(**point) for point in record["evaluations"]],
-        )
+        run_record(record, by_preset[record["name"]].task, by_preset[record["name"]].name)
         for record in records
     ]
 

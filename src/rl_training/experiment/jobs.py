@@ -8,7 +8,7 @@ whatever name, gets the run that is there. Below the folder lie
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from rl_training.core.errors import UserError
 from rl_training.experiment.files import read_json, write_json
 from rl_training.experiment.logging import last_row
 from rl_training.experiment.metadata import read_metadata, versions
-from rl_training.experiment.run_records import ELAPSED, ENDED, read_run
+from rl_training.experiment.run_records import ELAPSED, ENDED, EvaluationPoint, RunRecord, read_run
 
 FORMAT = 1
 MAX_NAME = 60
@@ -84,11 +84,12 @@ class JobFolder:
         if not path.is_file():
             return None
         record = read_json(path)
-        if not isinstance(record, dict) or record.get("status") not in ("finished", "failed"):
+        if not _is_record(record):
             raise UserError(
                 f"{path} is not the record of a job; delete it, and the job's run is looked at again"
             )
-        return record
+        found: dict[str, Any] = record
+        return found
 
     def keep(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
         """Write a record at once, and return it."""
@@ -110,6 +111,26 @@ class JobFolder:
 
     def _record_path(self, job: Job) -> Path:
         return self.path / "jobs" / f"{job.key}.json"
+
+
+def _is_record(record: Any) -> bool:
+    """Tell whether what was read is what `keep` writes, as far as anybody relies on it."""
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        return False
+    if record.get("status") == "failed":
+        return isinstance(record.get("error"), str)
+    try:
+        whole = run_record(record, "", "").score == record["score"] and isinstance(record["versions"], dict)
+    except (KeyError, TypeError, UserError):
+        return False
+    return whole and record.get("status") == "finished"
+
+
+def run_record(record: Mapping[str, Any], task: str, name: str) -> RunRecord:
+    """Return what a finished job left as a report takes it."""
+    return RunRecord(
+        task, name, record["seed"], [EvaluationPoint(**point) for point in record["evaluations"]]
+    )
 
 
 def has_ended(run_dir: Path) -> bool:

@@ -174,11 +174,11 @@ class Launch:
                 child.tell(signal.SIGTERM)
             if self.hurry:
                 child.tell(signal.SIGINT)
+            code = child.process.poll()  # first: what is looked at afterwards is all that it has left
             child.run_dir = child.run_dir or self.home.run_dir(child.state.job)
             if child.run_dir is not None:
                 steps, score = steps_of(child.run_dir)
                 child.state.steps, child.state.score = max(steps, child.state.steps), score
-            code = child.process.poll()
             if code is not None:
                 self.children.remove(child)
                 self._keep(child, code)
