@@ -278,7 +278,6 @@ SPEED = (
     Speed(
         "recurrent_ppo_cartpole", "RecurrentPPO, CartPole-v1", "recurrent_ppo", "CartPole-v1", 8, 5_120, 1_024,
         RECURRENT, (CONTRIB,), {CONTRIB: 5.0}, unit=256, variants={"ours, GRU": {"core": "gru"}},
-        fast_path=False,
     ),
 )  # fmt: skip
 

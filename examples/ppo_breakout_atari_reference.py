@@ -332,5 +332,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # as the package does by default; with idle cores more of them may be faster
+    torch.set_num_threads(1)  # the same result on any machine; with idle cores more of them may be faster
     main(tyro.cli(Args, description=__doc__))

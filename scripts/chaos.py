@@ -5,6 +5,9 @@ files (wall-clock columns apart) of a killed and resumed run are byte for byte t
 aimed: at the first second of a run, at a resume that has just begun, at evaluations, at checkpoints being written, at
 the end of a run and at the drawing of its curve; the others come at any moment.
 
+`python scripts/chaos.py --kills N` spreads N kills over the scenarios: five times their number is five for each.
+`--scenarios 31 32` takes some of them, by number, and writes no report.
+
 Finished scenarios are kept in `runs/chaos.json` until the report is written, so that a second call goes on.
 """
 
@@ -66,6 +69,9 @@ ATARI = (
     "--features-dim",
     "32",
 )
+CATCH = ("--env-id", "rl_training.envs.catch:rl_training/Catch-v0", "--features-dim", "32")
+PENDULUM = ("--env-id", "Pendulum-v1")
+OWN_ENCODER = ("--encoder", "chaos_envs:Forgetful", "--features-dim", "32")
 LOCKS = ("--env-id", "rl_training.envs.locks:rl_training/Locks-v0", "--env-kwargs")
 WRAPPED = ("--env-id", "chaos_envs:WrappedPendulum-v0")
 
@@ -122,6 +128,11 @@ class Scenario:
         }
         flags = [(f"--{name}-every-timesteps", str(number)) for name, number in numbers.items()]
         return tuple(word for flag in flags for word in flag)
+
+
+def burst(train_freq: int, gradient_steps: int) -> tuple[str, ...]:
+    """Return the flags for several updates at once."""
+    return ("--train-freq", str(train_freq), "--gradient-steps", str(gradient_steps))
 
 
 SCENARIOS = (
@@ -212,6 +223,52 @@ SCENARIOS = (
         checkpoint_every=400,
         extended_to=4_500,
         aims=JUST_EXTENDED,
+    ),
+    # ways of an update that those above do not take
+    Scenario("encoder of one's own", (*PPO, *POLE, *OWN_ENCODER), timesteps=12_000, checkpoint_every=800),
+    Scenario("pixels", (*A2C, *CATCH), timesteps=8_000, checkpoint_every=600),
+    Scenario(
+        "pixels, two threads", (*PPO, *CATCH, "--num-threads", "2"), timesteps=2_000, checkpoint_every=300
+    ),
+    Scenario("quantiles", (*DQN, *POLE, "--distribution", "quantile"), timesteps=6_000, checkpoint_every=500),
+    Scenario(
+        "prioritised, 3-step",
+        (*DQN, *POLE, "--prioritized", "--n-step", "3"),
+        timesteps=8_000,
+        checkpoint_every=500,
+    ),
+    Scenario("encoder of one's own", (*SAC, *PENDULUM, *OWN_ENCODER), timesteps=2_400, checkpoint_every=300),
+    Scenario("encoder of one's own", (*TD3, *PENDULUM, *OWN_ENCODER), timesteps=2_400, checkpoint_every=300),
+    Scenario(
+        "ensemble",
+        (*SAC, *PENDULUM, "--num-critics", "5", "--critic-subset", "2"),
+        timesteps=3_000,
+        checkpoint_every=400,
+    ),
+    # several updates at once, in whose midst targets move, actors wait and checkpoints fall due
+    Scenario(
+        "bursts",
+        ("dqn", *REPLAY, *POLE, "--num-envs", "3", *burst(60, 20), "--target-update-every-updates", "7"),
+        timesteps=8_000,
+        checkpoint_every=500,
+    ),
+    Scenario(
+        "bursts, prioritised",
+        ("dqn", *REPLAY, *POLE, "--num-envs", "3", *burst(45, 15), "--prioritized", "--n-step", "3"),
+        timesteps=8_000,
+        checkpoint_every=500,
+    ),
+    Scenario(
+        "bursts",
+        ("sac", *REPLAY, *PENDULUM, "--num-envs", "2", *burst(50, -1)),
+        timesteps=4_000,
+        checkpoint_every=400,
+    ),
+    Scenario(
+        "bursts, 3-step",
+        ("td3", *REPLAY, *PENDULUM, "--num-envs", "2", *burst(64, 33), "--n-step", "3"),
+        timesteps=6_000,
+        checkpoint_every=400,
     ),
 )
 

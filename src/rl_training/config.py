@@ -61,6 +61,10 @@ class AlgorithmConfig(CheckedConfig):
         """Return how many observations an update reads at once, and how to make them fewer, as text."""
         return 0, ""
 
+    def rows_per_step(self, num_envs: int) -> int:
+        """Return how many rows one gradient step learns from."""
+        return 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(CheckedConfig):
@@ -78,8 +82,8 @@ class TrainConfig(CheckedConfig):
     """Environment steps to train for, summed over environments."""
     device: str = "auto"
     """torch device; auto is the CPU, which is faster for small networks."""
-    num_threads: int = 1
-    """Threads for torch and BLAS; one is fastest for small networks."""
+    num_threads: int | Literal["auto"] = "auto"
+    """Threads for torch and NumPy's products; auto is one for small networks and a few for CNNs and wide layers."""
 
     num_envs: int = 8
     """Environments stepped side by side."""
@@ -180,7 +184,7 @@ class TrainConfig(CheckedConfig):
             *self.not_positive("total_timesteps", "num_eval_episodes", "keep_checkpoints"),
             *self.negative("seed", "eval_every_timesteps", "checkpoint_every_timesteps", "max_restarts"),
             *self.not_positive("log_every_timesteps", "max_eval_episode_steps"),
-            *self.outside("num_threads", 1, 1024),
+            *([] if self.num_threads == "auto" else self.outside("num_threads", 1, 1024)),
             *self.outside("num_envs", 1, 2**16),
         ]
         for name in ("stop_after_stale_evals", "max_time"):

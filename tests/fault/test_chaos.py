@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from loading import load_file
+from rl_training.cli.flags import parse_train_flags
+from rl_training.config import TrainConfig, config_from_dict
+from rl_training.experiment.building import build_parts
+from rl_training.experiment.evaluation import training_stepper
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +44,64 @@ def test_a_killed_and_resumed_run_leaves_the_same_replay_data(
     assert trial.differences == []
     (reference,) = (tmp_path / f"{scenario.flags[0]} {name}" / "reference").glob("*__*")
     assert list((reference / "checkpoints" / "replay").glob("segment_*"))
+
+
+WAYS = {
+    "ppo": {"explicit", "explicit after autograd"},
+    "a2c": {"explicit", "explicit after autograd"},
+    "recurrent_ppo": {"explicit after autograd"},
+    "dqn": {"explicit", "explicit, loss by autograd", "autograd"},
+    "sac": {"explicit", "autograd"},
+    "td3": {"explicit", "autograd"},
+}
+"""How the gradients of an algorithm may come, as `update_path` calls it; the scenarios must have all of them."""
+
+
+@pytest.fixture(scope="module")
+def configs(chaos: ModuleType) -> list[TrainConfig]:
+    """What the command line makes of the scenarios; how environments are stepped makes no difference here."""
+    parsed = [
+        parse_train_flags(first, None, list(others), "chaos", "")["config"]
+        for first, *others in (scenario.flags for scenario in chaos.SCENARIOS)
+    ]
+    return [config_from_dict(settings).with_overrides(env_backend="sync") for settings in parsed]
+
+
+def test_every_way_of_an_update_is_killed(
+    configs: list[TrainConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend("scripts")
+    found: dict[str, set[str]] = {}
+    for config in configs:
+        stepper = training_stepper(config, None)
+        try:
+            learner = build_parts(config, stepper.spec).learner
+        finally:
+            stepper.close()
+        found.setdefault(config.algo, set()).add(learner.update_path)
+    missing = {algo: ways - found.get(algo, set()) for algo, ways in WAYS.items()}
+    assert not any(missing.values()), f"no scenario takes {missing}"
+
+
+@pytest.mark.parametrize("algo", ["dqn", "sac", "td3"])
+def test_bursts_of_updates_are_killed(algo: str, configs: list[TrainConfig]) -> None:
+    settings: list[Any] = [config.algorithm for config in configs if config.algo == algo]
+    assert any(found.train_freq > 1 and found.gradient_steps not in (0, 1) for found in settings)
+
+
+def test_what_the_command_line_can_switch_on_is_killed(configs: list[TrainConfig]) -> None:
+    dqn: list[Any] = [config.algorithm for config in configs if config.algo == "dqn"]
+    assert {found.distribution for found in dqn} == {"none", "c51", "quantile"}
+    assert any(found.prioritized and found.n_step > 1 and not found.noisy for found in dqn)
+    assert any(found.prioritized and found.gradient_steps > 1 for found in dqn)
+    cores: list[Any] = [config.algorithm for config in configs if config.algo == "recurrent_ppo"]
+    assert {found.core for found in cores} == {"lstm", "gru"}
+    assert {config.num_threads for config in configs} == {"auto", 2}
+
+
+def test_every_scenario_has_a_name_of_its_own(chaos: ModuleType) -> None:
+    titles = [scenario.title for scenario in chaos.SCENARIOS]
+    assert len(titles) == len(set(titles)), "its runs are made in a folder of that name"
 
 
 POLE = ("ppo", "--env-id", "CartPole-v1")

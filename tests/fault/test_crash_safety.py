@@ -845,7 +845,8 @@ and the same rows of metrics (but for the clock's) as if nothing had happened.
 
 **What that needs.** The same kind of processor, the same versions of Python, torch, NumPy, Gymnasium and the
 environment's simulator, and the same number of threads. Every checkpoint records them; resume compares, and says in
-a warning what has changed.
+a warning what has changed. The number of threads is in the run's config, also where `num_threads: auto` found it, so
+another machine uses the same, however many cores it has.
 
 **How it works.** A checkpoint holds weights, optimizer, random states, counters, the lengths of the metric files,
 and of every environment the number of its episode, the actions since its reset and the running statistics of its

@@ -44,6 +44,7 @@ def test_its_settings_are_there():
         "best_by",
         "stop_after_stale_evals",
         "max_eval_episode_steps",
+        "num_threads",
     }
     assert wanted <= names
     assert all(f"`{name}" in PAGE for name in wanted)

@@ -6,10 +6,23 @@ from typing import Any
 import pytest
 import torch
 from parity_harness import Driven
-from traces import CASES, TOLERANCE, UPDATES, checksums, float64_trace, one_thread_of, read_traces
+from traces import (
+    CASES,
+    FRAGILE,
+    POLE,
+    PPO,
+    TOLERANCE,
+    UPDATES,
+    Case,
+    Checksums,
+    checksums,
+    float64_trace,
+    one_thread_of,
+    read_traces,
+)
 
 from rl_training.algorithms import continuous, dqn, objective, off_policy, on_policy, td3
-from rl_training.models import explicit, kernels, pullbacks
+from rl_training.models import explicit, kernels, pullbacks, recurrent_backprop
 
 RECORDED = read_traces()["float64"]
 EXPLICIT = (
@@ -18,6 +31,21 @@ EXPLICIT = (
     "a2c shared network", "dqn", "dqn squared error", "dqn double", "dqn prioritized", "dqn c51", "dqn quantile",
     "dqn target by timesteps", "sac", "sac fixed temperature", "sac ensemble", "sac dict", "td3", "ddpg",
 )  # fmt: skip
+
+# 4 sequences of 5 steps, 3 and 1 at a time; episodes begin within them
+MEMORY = PPO | {"hidden_sizes": (8,), "core_size": 6, "sequence_length": 5, "batch_size": 15}
+ENCODED = {"encoder": "tiny_encoders:Plain", "features_dim": 6}
+REMEMBERING = {
+    "lstm": Case("recurrent_ppo", POLE, MEMORY),
+    "gru": Case("recurrent_ppo", POLE, MEMORY | {"core": "gru"}),
+    "lstm shared core": Case("recurrent_ppo", POLE, MEMORY | {"share_core": True}),
+    "gru shared network": Case(
+        "recurrent_ppo", FRAGILE, MEMORY | {"core": "gru", "share_core": True, "shared_network": True}
+    ),
+    "lstm two layers": Case("recurrent_ppo", FRAGILE, MEMORY | {"core_layers": 2, "normalize_obs": True}),
+    "lstm encoder": Case("recurrent_ppo", POLE, MEMORY | ENCODED),
+    "gru two encoders": Case("recurrent_ppo", POLE, MEMORY | ENCODED | {"core": "gru", "share_encoder": False}),
+}  # fmt: skip
 
 
 def unknown(*arguments: Any, **named: Any) -> None:
@@ -30,12 +58,13 @@ def path(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
     if name == "autograd":
         monkeypatch.setattr(objective, "explicit_actor_critic", unknown)
+        monkeypatch.setattr(objective, "explicit_recurrent", unknown)
         for module in (dqn, continuous, td3):
             monkeypatch.setattr(module, "explicit_mlp", unknown)
         for module in (continuous, td3):
             monkeypatch.setattr(module, "explicit_critics", unknown)
     else:
-        for module in (kernels, explicit, pullbacks, on_policy, off_policy):
+        for module in (kernels, explicit, pullbacks, recurrent_backprop, on_policy, off_policy):
             monkeypatch.setattr(module, "computes_on_arrays", lambda device: False)
     return name
 
@@ -44,6 +73,34 @@ def path(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_every_path_leaves_the_recorded_trace(name: str, path: str) -> None:
     for update, (ours, theirs) in enumerate(zip(float64_trace(CASES[name]), RECORDED[name], strict=True)):
         assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=0), f"update {update} of {name} by {path}"
+
+
+@pytest.fixture(scope="module", params=REMEMBERING)
+def remembered(request: Any) -> tuple[Case, Checksums]:
+    """Return a case with a memory, and the trace it leaves where nothing stands in the way of `path`."""
+    case = REMEMBERING[request.param]
+    return case, float64_trace(case)
+
+
+def path_of(case: Case) -> str:
+    driven = Driven(case.config)
+    driven.stepper.close()
+    found: str = driven.learner.update_path
+    return found
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_a_memory_is_explicit_and_so_is_all_above_an_encoder(name: str) -> None:
+    assert path_of(REMEMBERING[name]) == ("explicit after autograd" if "encoder" in name else "explicit")
+
+
+def test_every_path_through_a_memory_leaves_the_same_trace(
+    remembered: tuple[Case, Checksums], path: str
+) -> None:
+    case, expected = remembered
+    assert path_of(case) == ("autograd" if path == "autograd" else "explicit after autograd")
+    for update, (ours, theirs) in enumerate(zip(float64_trace(case), expected, strict=True)):
+        assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=0), f"update {update} by {path}"
 
 
 def drive(name: str, together: bool) -> Iterator[Driven]:

@@ -35,6 +35,8 @@ from rl_training.policies.q_policy import Distribution, QPolicy
 DEFAULT_TARGET_TIMESTEPS = 10_000
 NEXT_OUTPUTS = "/next_outputs"
 """The column of what the target network says of successors, where it is asked for several batches at once."""
+TARGETS = "/targets"
+"""The column of what values should be, where that does not change from batch to batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +172,11 @@ class DQNLearner(OffPolicyLearner):
         self.target_updates.value += max(crossed, 0)
         self._exploration = self.explorer.epsilon(progress)
         if self.explicit and every:
-            said = in_parts(self._target_run, rows.next_obs)
-            return replace(rows, extra=rows.extra | {NEXT_OUTPUTS: said})
+            rows = replace(rows, extra=rows.extra | {NEXT_OUTPUTS: in_parts(self._target_run, rows.next_obs)})
+            if (
+                self._by_hand and not self.config.double
+            ):  # otherwise the network itself chooses, which changes
+                rows = replace(rows, extra={TARGETS: self._targets(rows)})
         return rows
 
     def _train_batch(
@@ -180,7 +185,7 @@ class DQNLearner(OffPolicyLearner):
         """Loss, backward, clipping, optimizer; then the target, if updates say when."""
         # noise of its own for each of the three passes through a noisy network
         noises = [self.policy.draw_noise(self.noise_rng, self.device) for _ in range(3)]
-        next_said = self._next_values(rows) if self._by_hand else self._next_said(rows, noises)
+        next_said = self._targets(rows) if self._by_hand else self._next_said(rows, noises)
         outputs = self.network.forward(rows.obs, noises[0])
         differentiate = self._gradient_by_hand if self._by_hand else self._gradient_by_autograd
         loss, gradient, errors = differentiate(outputs, next_said, rows)
@@ -191,13 +196,15 @@ class DQNLearner(OffPolicyLearner):
             self.target.follow(self.config.tau)
         return {"loss": loss, "grad_norm": norm, "exploration_rate": self._exploration}, errors
 
-    def _next_values(self, rows: Transitions) -> Numbers:
-        """Return the values [B] of the next actions, where each action has one number."""
+    def _targets(self, rows: Transitions) -> Numbers:
+        """Return what the values of the actions should be [B], where each action has one number."""
+        if TARGETS in rows.extra:
+            return rows.extra[TARGETS]
         outputs = rows.extra.get(NEXT_OUTPUTS)
         if outputs is None:
             outputs = self._target_run(rows.next_obs)
         chooser = self.network.forward(rows.next_obs) if self.config.double else outputs
-        return best_values(outputs, chooser, rows.next_action_masks)
+        return rows.rewards + rows.discounts * best_values(outputs, chooser, rows.next_action_masks)
 
     @torch.no_grad()
     def _next_said(self, rows: Transitions, noises: list[list[Noise] | None]) -> Tensor:
@@ -210,15 +217,12 @@ class DQNLearner(OffPolicyLearner):
         return chosen(self._tensor(outputs), self.policy.best(self._tensor(chooser), mask))
 
     def _gradient_by_hand(
-        self, outputs: Numbers, next_values: Numbers, rows: Transitions
+        self, outputs: Numbers, targets: Numbers, rows: Transitions
     ) -> tuple[Numbers, Numbers, Numbers]:
         """Return loss, gradient by the outputs [B, A] and errors [B] where each action has one number."""
         place = chosen_place(outputs, rows.actions)
         loss, by_values, errors = td_gradient(
-            outputs[place],
-            rows.rewards + rows.discounts * next_values,
-            huber=self.config.td_loss == "huber",
-            weights=rows.weights,
+            outputs[place], targets, huber=self.config.td_loss == "huber", weights=rows.weights
         )
         gradient = namespace(outputs).zeros_like(outputs)
         gradient[place] = by_values

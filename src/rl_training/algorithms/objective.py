@@ -9,8 +9,16 @@ from torch import Tensor
 from rl_training.algorithms.optim import FlatOptimizer
 from rl_training.core.types import Measured, Numbers
 from rl_training.data.rollout_buffer import RolloutBatch
-from rl_training.models.backprop import AutogradNetwork, Backprop, ExplicitReader, explicit_actor_critic
+from rl_training.models.backprop import (
+    AutogradNetwork,
+    Backprop,
+    ExplicitActorCritic,
+    ExplicitReader,
+    explicit_actor_critic,
+)
+from rl_training.models.encoded import reader
 from rl_training.models.pullbacks import as_type, judge_of, namespace
+from rl_training.models.recurrent_backprop import ExplicitRecurrent, explicit_recurrent
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
 Loss: TypeAlias = Callable[..., dict[str, Tensor]]
@@ -43,15 +51,19 @@ class ActorCriticObjective:
 
     def _way(self, policy: ActorCriticPolicy, optimizer: FlatOptimizer) -> tuple[Backprop, str]:
         """Return how the network is run, and what that is called."""
-        layers, gradient_of = policy.last_layers, optimizer.gradient_of
-        known = None if self._judge is None else explicit_actor_critic(layers, gradient_of)
+        gradient_of = optimizer.gradient_of
+        layers, read = reader(policy.network), policy.encoded
+        known: ExplicitRecurrent | ExplicitActorCritic | None = explicit_recurrent(layers, gradient_of)
         if known is None:
+            layers, read = policy.last_layers, policy.features
+            known = explicit_actor_critic(layers, gradient_of)
+        if known is None or self._judge is None:
             return AutogradNetwork(policy.run, policy.network.parameters(), gradient_of), "autograd"
         if layers is policy.network:
             return known, "explicit"
         mine = {id(parameter) for parameter in layers.parameters()}
         below = [parameter for parameter in policy.network.parameters() if id(parameter) not in mine]
-        return ExplicitReader(policy.features, below, gradient_of, known), "explicit after autograd"
+        return ExplicitReader(read, below, gradient_of, known), "explicit after autograd"
 
     def forward(self, rows: RolloutBatch, **settings: Any) -> tuple[Measured, tuple[Numbers, ...]]:
         """Return the loss's parts for a minibatch, and its gradients by all that `backward` goes back from."""

@@ -67,6 +67,10 @@ class ReplayConfig(AlgorithmConfig):
         """A batch has observations and their successors."""
         return 2 * self.batch_size, "use a smaller batch_size"
 
+    def rows_per_step(self, num_envs: int) -> int:
+        """One batch."""
+        return self.batch_size
+
     def remarks(self, total_timesteps: int, num_envs: int) -> list[str]:
         """A run may be too short for its first update."""
         found = []

@@ -1,5 +1,6 @@
 """What the on-policy algorithms share: settings, parts, and the frame of an update."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,6 +75,10 @@ class ActorCriticConfig(AlgorithmConfig):
         """A rollout is prepared whole, once for all epochs."""
         return self.num_steps * num_envs, "use fewer num_steps or num_envs"
 
+    def rows_per_step(self, num_envs: int) -> int:
+        """The whole rollout."""
+        return self.num_steps * num_envs
+
     def problems(self, num_envs: int) -> list[str]:
         """Return what is impossible, each naming key, value and remedy."""
         found = [
@@ -139,10 +144,10 @@ class OnPolicyLearner(BaseLearner):
 
     def prepared(self, batch: RolloutBatch) -> RolloutBatch:
         """Return the rollout where the network reads it, with the network's inputs in place of observations."""
-        rows = batch.to(self.policy.device)
+        on_arrays = computes_on_arrays(self.policy.device)  # then it lies where the network reads
+        rows = batch if on_arrays else batch.to(self.policy.device)
         rows = replace(rows, obs=self.policy.prepare(rows.obs))
-        explicit = self.objective.network.explicit
-        return rows.arrays() if explicit and computes_on_arrays(self.policy.device) else rows
+        return rows.arrays() if self.objective.network.explicit and on_arrays else rows
 
     def finished(self, batch: RolloutBatch, metrics: Metrics) -> UpdateResult:
         """Show the policy's statistics the rollout and complete the metrics.
@@ -205,8 +210,10 @@ def build_rollouts(
 
 def explained_variance(batch: RolloutBatch) -> Tensor:
     """Return 1 - var(returns - values) / var(returns) over the valid rows; nan if the returns do not vary."""
-    returns, values = batch.returns, batch.values
+    returns, values = batch.returns.numpy(), batch.values.numpy()
     if batch.valid is not None:
-        returns, values = returns[batch.valid], values[batch.valid]
-    variance = returns.var(correction=0)
-    return torch.where(variance > 0, 1 - (returns - values).var(correction=0) / variance, torch.nan)
+        counted = batch.valid.numpy()
+        returns, values = returns[counted], values[counted]
+    variance = returns.var()
+    found = 1 - (returns - values).var() / variance if variance > 0 else math.nan
+    return torch.tensor(found, dtype=batch.returns.dtype)

@@ -136,11 +136,12 @@ class FlatRMSprop(FlatOptimizer):
         super().__init__(parameters, max_grad_norm=max_grad_norm)
         self.decay, self.eps = decay, eps
         self.square_avg = torch.zeros_like(self.flat)
+        self._denominator = torch.empty_like(self.flat)
 
     def _apply(self, grad: Tensor, learning_rate: Tensor) -> None:
         self.square_avg.mul_(self.decay).addcmul_(grad, grad, value=1 - self.decay)
-        denominator = self.square_avg.sqrt().add_(self.eps)
-        self.flat.sub_(grad.div_(denominator).mul_(learning_rate))
+        torch.sqrt(self.square_avg, out=self._denominator).add_(self.eps)
+        self.flat.addcdiv_(grad, self._denominator, value=-learning_rate.item())  # a number of the CPU
 
     def state_dict(self) -> State:
         """Return the mean squared gradient."""

@@ -49,6 +49,10 @@ class PPOConfig(ActorCriticConfig):
         """The last minibatch of an epoch has what is left."""
         return rows % self.batch_size or self.batch_size
 
+    def rows_per_step(self, num_envs: int) -> int:
+        """One minibatch."""
+        return min(self.batch_size, super().rows_per_step(num_envs))
+
     def larger_batches(self, rows: int) -> str:
         """Nothing may be left, or more than one row."""
         return f"use a batch_size of 2 or more that divides num_steps * num_envs ({rows})"

@@ -8,7 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field, fields, is_dataclass, make_dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 import yaml
@@ -76,7 +76,7 @@ LAUNCH: tuple[tuple[str, Any, Any, str], ...] = (
 
 MAPS = ("env_kwargs", "encoder_kwargs")
 """Settings that are maps: their flags take one line of YAML."""
-WRITTEN: dict[Any, Any] = {Schedule: str, Wrappers: tuple[str, ...]}
+WRITTEN: dict[Any, Any] = {Schedule: str, Wrappers: tuple[str, ...], int | Literal["auto"]: str}
 """How a flag writes settings that have forms of their own."""
 
 
@@ -243,6 +243,8 @@ def _default(key: str, values: Mapping[str, Any], default: Any) -> Any:
         return schedule_text(value)
     if key == "env_wrappers":
         return wrapper_texts(value)
+    if key == "num_threads":
+        return str(value)
     return tuple(value) if isinstance(value, list) else value
 
 

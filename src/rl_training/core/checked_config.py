@@ -75,6 +75,11 @@ def coerce(value: Any, annotation: Any) -> Any:
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None
+        words = [word for item in arguments if get_origin(item) is Literal for word in get_args(item)]
+        if words and isinstance(value, str) and whole_number(value) is None:
+            if value in words:
+                return value
+            raise ValueError(f"use {' or '.join(words)}, or a whole number{did_you_mean(value, words)}")
         return coerce(value, next(item for item in arguments if item is not type(None)))
     if origin is Literal:
         if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # what YAML reads for these words

@@ -1,6 +1,7 @@
 """Pure return and advantage estimators."""
 
-from torch import Tensor, add
+import numpy as np
+from torch import Tensor
 
 
 def gae(
@@ -13,7 +14,7 @@ def gae(
     gae_lambda: float,
     out: Tensor,
 ) -> Tensor:
-    """Generalized advantage estimation, arXiv:1506.02438; all [T, ...]; writes and returns `out`.
+    """Generalized advantage estimation, arXiv:1506.02438; all [T, ...] on the CPU; writes and returns `out`.
 
     A_t = delta_t + gamma * lambda * (1 - done_t) * A_{t+1},  delta_t = r_t + gamma * next_value_t - value_t.
     `next_values` already carries the kind of ending: 0 at a termination, V(true final observation) at a
@@ -25,10 +26,15 @@ def gae(
             f"rewards {tuple(rewards.shape)}, values {tuple(values.shape)}, next_values "
             f"{tuple(next_values.shape)}, dones {tuple(dones.shape)}, out {tuple(out.shape)}"
         )
-    add(rewards, next_values, alpha=gamma, out=out).sub_(values)
-    carry = (~dones).to(out.dtype).mul_(gamma * gae_lambda)
-    # unbind once: indexing a tensor T times costs more than the arithmetic on its small rows
-    rows, carries = out.unbind(0), carry.unbind(0)
+    # in NumPy: a call on a row of few environments takes a fifth of torch's
+    delta = np.multiply(next_values.numpy(), gamma, out=out.numpy())
+    delta += rewards.numpy()
+    delta -= values.numpy()
+    carry = np.where(dones.numpy(), 0.0, gamma * gae_lambda).astype(delta.dtype)
+    rows, carries = (
+        list(delta.reshape(len(delta), -1)),
+        list(carry.reshape(len(carry), -1)),
+    )  # views, made once
     for t in range(len(rows) - 2, -1, -1):
-        rows[t].addcmul_(carries[t], rows[t + 1])
+        rows[t] += carries[t] * rows[t + 1]
     return out

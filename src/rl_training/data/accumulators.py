@@ -43,6 +43,7 @@ class NStepWindow:
         self._envs = np.arange(num_envs)
         self._slots = np.arange(n)[:, None]
         self._powers = gamma ** np.arange(n + 1)
+        self._goes_on = np.zeros(num_envs, np.bool_)
 
     def begin(self, values: dict[str, Array]) -> None:
         """Open a transition per environment: `values` are its fields [N, ...], observation and action."""
@@ -99,11 +100,12 @@ class NStepWindow:
     ) -> Array:
         """One-step returns need no bookkeeping: every valid row is finished at once."""
         self.fields["rewards"][0] = reward
-        self.fields["discounts"][0] = self.gamma * ~terminated
+        np.logical_not(terminated, out=self._goes_on)
+        np.multiply(self._goes_on, self.gamma, out=self.fields["discounts"][0])
         for name, value in next_values.items():
             self.fields[name][0] = value
         rows: Array = self.rows[0]
-        return rows if valid.all() else rows[valid]
+        return rows if np.logical_and.reduce(valid) else rows[valid]
 
     def _finished(self, ages: Array, envs: Array, terminated: Array, next_values: dict[str, Array]) -> Array:
         rows: Array = self.rows[(self.time[envs] - ages) % self.n, envs]

@@ -107,12 +107,12 @@ class ReplayBuffer:
             [(column.name, column.type, column.shape) for column in self.columns], align=True
         )
         self.window: Accumulator = NStepWindow(self.dtype, n=n_step, gamma=gamma, num_envs=num_envs)
-        self.prioritized, self.sampler = (
-            prioritized,
-            make_sampler(capacity, priority_alpha if prioritized else None),
-        )
+        self.prioritized = prioritized
+        self.sampler = make_sampler(capacity, priority_alpha if prioritized else None)
         self._rows: Array | None = None
-        self._allocate = allocate
+        self._allocate, self._bytes = allocate, np.dtype((np.void, self.dtype.itemsize))
+        self._opened = dict[str, Array]()  # what a step hands to the window
+        self._followed = dict[str, Array]()
 
     @classmethod
     def for_spaces(
@@ -161,16 +161,21 @@ class ReplayBuffer:
 
     def record_action(self, obs: ObsArray, actions: Array, extra: Mapping[str, Array] | None = None) -> None:
         """Copy what was seen [N, ...] and done [N, ...], before the environments overwrite it."""
-        self.window.begin(self._encoded("obs", obs) | {"actions": actions} | dict(extra or {}))
+        values = self._opened
+        self._encode("obs", obs, values)
+        values["actions"] = actions
+        if extra:
+            values.update(extra)
+        self.window.begin(values)
 
     def record_outcome(self, step: StepArrays) -> None:
         """Copy what came of it; transitions whose n rewards are complete, or whose episode ended, enter the ring."""
-        successors = self._encoded("next_obs", _successors(step))
+        self._encode("next_obs", _successors(step), self._followed)
         over, ended = step.terminated, step.ended
         if step.any_cut:
             # for what came before, a cut is an end of the task; its successor is an observation like any other
             over, ended = over | step.cut, ended | step.cut
-        finished = self.window.complete(step.signal, over, ended, step.valid, successors)
+        finished = self.window.complete(step.signal, over, ended, step.valid, self._followed)
         if len(finished):
             self.add(finished)
         self._drop_unneeded_frames()
@@ -178,12 +183,13 @@ class ReplayBuffer:
     def add(self, rows: Array) -> None:
         """Append structured rows [k], of which the newest `capacity` are kept."""
         rows = rows[-self.capacity :]
-        count, ring = len(rows), self.rows
-        start = self.total_rows % self.capacity
+        count, start = len(rows), self.total_rows % self.capacity
+        # as mere bytes: copying a row field by field takes ten times as long
+        ring, given = self.rows.view(self._bytes), rows.view(self._bytes)
         head = min(count, self.capacity - start)
-        ring[start : start + head] = rows[:head]
+        ring[start : start + head] = given[:head]
         if head < count:
-            ring[: count - head] = rows[head:]
+            ring[: count - head] = given[head:]
         self.total_rows += count
         self.kept_rows = min(self.kept_rows + count, self.capacity)
         if self.frames is not None:
@@ -221,11 +227,15 @@ class ReplayBuffer:
         """Drop the unfinished transitions of environments whose episode will not go on."""
         self.window.forget(envs)
 
-    def _encoded(self, kind: str, obs: ObsArray) -> dict[str, Array]:
-        parts = {field_name(kind, key): array for key, array in leaves(obs)}
+    def _encode(self, kind: str, obs: ObsArray, into: dict[str, Array]) -> None:
+        """Put the fields of an observation [N, ...] into `into`."""
+        if isinstance(obs, dict):
+            for key, array in obs.items():
+                into[field_name(kind, key)] = array
+        else:
+            into[kind] = obs
         if self.frames is not None:
-            parts[kind] = self.frames.numbers_of(parts[kind], moved_on=kind == "next_obs")
-        return parts
+            into[kind] = self.frames.numbers_of(into[kind], moved_on=kind == "next_obs")
 
     def _decoded(self, kind: str, rows: Array) -> tuple[Obs, Tensor | None]:
         """Return observations and masks."""

@@ -200,21 +200,22 @@ class RolloutBuffer:
 
         `rewards` [T, N] stands in for the recorded ones if they are to be scaled.
         """
-        stops = self.dones.bool() | self.cuts
-        self.next_values[:-1] = self.values[1:]
-        self.next_values[-1] = torch.as_tensor(last_value)
+        stops = self.dones.bool().numpy() | self.cuts.numpy()
+        values, next_values = self.values.numpy(), self.next_values.numpy()
+        next_values[:-1] = values[1:]
+        next_values[-1] = torch.as_tensor(last_value).numpy()
         # where it stops: V(final_obs) if the clock did it, otherwise 0
-        torch.where(stops, self.final_values, self.next_values, out=self.next_values)
+        np.copyto(next_values, self.final_values.numpy(), where=stops)
         gae(
             self.rewards if rewards is None else rewards,
             self.values,
             self.next_values,
-            stops,
+            torch.from_numpy(stops),
             gamma=gamma,
             gae_lambda=gae_lambda,
             out=self.advantages,
         )
-        torch.add(self.advantages, self.values, out=self.returns)
+        np.add(self.advantages.numpy(), values, out=self.returns.numpy())
 
     def flat(self) -> RolloutBatch:
         """Return all rows [T * N] as views, in the order of time."""

@@ -14,8 +14,8 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import Array
+from rl_training.envs.cuts import CUT
 from rl_training.envs.images import FrameStack, channels_first, opencv
-from rl_training.envs.stepper import CUT
 
 FRAMES_PER_SECOND = 60
 COUNTERS = ("lives", "episode_frame_number", "frame_number")

@@ -14,7 +14,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.seeding import EPISODES, derived_seed
 from rl_training.core.types import Array
 from rl_training.envs.atari import single_frames
-from rl_training.envs.stepper import CUT
+from rl_training.envs.cuts import CUT
 
 OF_THE_GAME = ("repeat_action_probability", "full_action_space")
 OF_THE_THREADS = ("num_threads", "thread_affinity_offset")

@@ -7,23 +7,21 @@ import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from rl_training.core.errors import EnvironmentFault
 from rl_training.core.masks import split_mask, stored_space
 from rl_training.core.seeding import NATIVE_RESUMES, derived_seed
-from rl_training.core.spaces import float_dtype, zeros_for
+from rl_training.core.spaces import zeros_for
 from rl_training.core.types import Array, State, StepArrays, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.autoreset import reads_same_step
+from rl_training.envs.cuts import CUT, write_cuts
 from rl_training.envs.episodes import Snapshot
-from rl_training.envs.finite import too_large, zero_product
+from rl_training.envs.finite import FiniteCheck
+from rl_training.envs.in_process import InProcess
 from rl_training.envs.masks import MaskReader, env_spec
 from rl_training.envs.native import NativeDoor
 from rl_training.envs.observations import write_batch, write_row
 from rl_training.envs.statistics import Statistics, statistics_from, statistics_state
 from rl_training.envs.success import read_success
-
-CUT = "cut_bootstrap"
-"""What an environment or wrapper puts into `info` as true where a step cuts the future off and the episode goes on."""
 
 
 class VectorStepper:
@@ -71,33 +69,48 @@ class VectorStepper:
         )
         self.masks = MaskReader(env, self.out, same_step=self.same_step) if masked else None
         self._seen, self._seen_last = split_mask(self.out.obs)[0], split_mask(self.out.final_obs)[0]
-        self._checks = [
-            ("an observation", key, array, zero_product(array))
-            for key, array in leaves(self.out.obs)
-            if np.issubdtype(array.dtype, np.floating)
-        ] + [("a reward", "", self.out.reward, too_large(self.out.reward))]
+        self._finite = FiniteCheck(self.out)
+        self._local: InProcess | None = None
+        if type(env) is SyncVectorEnv and self.same_step and not masked:
+            self._local = InProcess(env, self.out)
 
     def reset(self) -> None:
         """Start a new episode everywhere."""
-        obs, info = self._door.reset(seed=self.seed)
         out = self.out
-        write_batch(self._seen, obs)
-        out.ended[:] = False
+        out.terminated[:] = out.truncated[:] = out.ended[:] = out.cut[:] = False
         out.valid[:] = True
-        out.cut[:] = False
         out.any_ended = out.any_cut = False
-        if self.masks is not None:
-            self.masks.read(obs, info, self.vector_steps)
-        self._refuse_non_finite()
+        if self._local is not None:
+            self._local.reset()
+        else:
+            obs, info = self._door.reset(seed=self.seed)
+            write_batch(self._seen, obs)
+            if self.masks is not None:
+                self.masks.read(obs, info, self.vector_steps)
+        self._finite.refuse(self.vector_steps)
 
     def step(self, action: Array) -> None:
         """Step all environments with `action` [N, ...] (policy units) and overwrite `out`."""
+        out, actions = self.out, self.adapter.to_env(action)
+        info = self._step_vector(actions) if self._local is None else self._local.step(actions)
+        self.vector_steps += 1
+        if out.any_ended:
+            if self.same_step:  # otherwise they are the observations of now
+                self._finite.refuse_final(self.vector_steps)
+            read_success(out, info, same_step=self.same_step)
+        if CUT in info or out.any_cut or (out.any_ended and CUT in info.get("final_info", ())):
+            write_cuts(out, info, self.vector_steps, same_step=self.same_step)
+        if out.signal is not out.reward:
+            np.sign(out.reward, out=out.signal)
+        self._finite.refuse(self.vector_steps)
+
+    def _step_vector(self, actions: Array) -> dict[str, Any]:
+        """Step a vector environment as it is, and return its info."""
         out = self.out
         was_ended = out.any_ended and not self.same_step
         if was_ended:
             np.logical_not(out.ended, out=out.valid)
-        obs, reward, terminated, truncated, info = self._door.step(self.adapter.to_env(action))
-        self.vector_steps += 1
+        obs, reward, terminated, truncated, info = self._door.step(actions)
         write_batch(self._seen, obs)
         out.reward[:] = reward
         out.terminated[:] = terminated
@@ -113,18 +126,15 @@ class VectorStepper:
         out.num_valid = int(out.valid.sum()) if was_ended else len(out.valid)
         if out.any_ended:
             self._write_final_obs(obs, info)
-            read_success(out, info, same_step=self.same_step)
-        if CUT in info or out.any_cut or (out.any_ended and CUT in info.get("final_info", ())):
-            self._write_cuts(info)
         if self.masks is not None:
-            self.masks.read(obs, info, self.vector_steps)
-        if out.signal is not out.reward:
-            np.sign(out.reward, out=out.signal)
-        self._refuse_non_finite()
+            self.masks.read(obs, info, self.vector_steps + 1)
+        return info
 
     def restart(self, rows: Array) -> None:
         """Begin new episodes in the environments of the mask [N]; a native vector environment just goes on."""
-        if self.resumable:
+        if self._local is not None:
+            self._local.reset(rows)
+        elif self.resumable:
             obs, info = self.env.reset(options={"reset_mask": rows})
             write_batch(self._seen, obs)
             if self.masks is not None:
@@ -227,33 +237,6 @@ class VectorStepper:
         if isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
             self.env.set_attr("episode", -1)
 
-    def _write_cuts(self, info: dict[str, Any]) -> None:
-        """A life lost in the step of a time limit is an end of the task; a dead row has nothing to cut.
-
-        In same-step mode what was said of an episode's last step lies apart: `info` is already that of the next one.
-        """
-        out = self.out
-        out.cut[:] = self._flags(info)
-        if self.same_step and out.any_ended:
-            np.copyto(out.cut, self._flags(info.get("final_info", {})), where=out.ended)
-        out.cut &= out.valid
-        out.terminated |= out.cut & out.truncated
-        out.truncated &= ~out.cut
-        out.cut &= ~out.ended
-        out.any_cut = bool(out.cut.any())
-
-    def _flags(self, info: dict[str, Any]) -> Array:
-        """Return which environments said that they cut [N]; anything but true or false is refused."""
-        said = np.asarray(info.get(CUT, np.zeros(len(self.out.cut), np.bool_)))
-        if said.dtype != np.bool_ and said.shape == self.out.cut.shape:
-            said = np.array([False if entry is None else entry for entry in said.tolist()])
-        if said.dtype != np.bool_ or said.shape != self.out.cut.shape:
-            raise EnvironmentFault(
-                f"an environment gave info['{CUT}'] that is not true or false at step {self.vector_steps} of this run; "
-                "mend the environment or wrapper that sets it"
-            )
-        return said
-
     def _write_final_obs(self, obs: Any, info: dict[str, Any]) -> None:
         out = self.out
         if not self.same_step:
@@ -265,37 +248,6 @@ class VectorStepper:
                 write_row(self._seen_last, int(row), final[row])
         else:  # one array for all environments
             write_batch(self._seen_last, final)
-        for key, array in leaves(out.final_obs):
-            if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array[out.ended]).all():
-                bad = array.reshape(len(array), -1)
-                first = int(np.flatnonzero(out.ended & ~np.isfinite(bad).all(axis=1))[0])
-                raise self._fault("a final observation", key, first, bad[first])
-
-    def _refuse_non_finite(self) -> None:
-        """Refuse what is not finite in the type it is remembered in: a reward of 1e39 would be stored as infinite."""
-        with np.errstate(invalid="ignore", over="ignore"):
-            failed = [check for check in self._checks if check[3]() != 0.0]
-            for name, key, array, _ in failed:
-                rows = array.reshape(len(array), -1)
-                fits = np.isfinite(rows.astype(float_dtype())).all(axis=1)
-                if fits.all():  # large rewards of several environments
-                    continue
-                bad = int(np.flatnonzero(~fits)[0])
-                if np.isfinite(rows[bad]).all():
-                    raise EnvironmentFault(
-                        f"environment {bad} gave {name} of {rows[bad, 0]:g} at step {self.vector_steps} of this run, "
-                        f"which does not fit {np.dtype(float_dtype())}; mend the environment, or clip the quantity in "
-                        "a wrapper"
-                    )
-                raise self._fault(name, key, bad, rows[bad])
-
-    def _fault(self, name: str, key: str, row: int, values: Array) -> EnvironmentFault:
-        entry = f" '{key}'" if key else ""
-        value = values[~np.isfinite(values)][0]
-        return EnvironmentFault(
-            f"environment {row} gave {name}{entry} that is {value} at step {self.vector_steps} of this run; "
-            "mend the environment, or clip the quantity in a wrapper"
-        )
 
 
 def saved_statistics(state: State) -> list[Statistics]:

@@ -8,9 +8,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
-from threadpoolctl import threadpool_limits
-
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
@@ -37,6 +34,7 @@ from rl_training.experiment.run import Run, TrainResult
 from rl_training.experiment.run_folder import make_run_dir, newest_or_none, run_of
 from rl_training.experiment.snapshot import older_than
 from rl_training.experiment.starting import FOLDER, Learned
+from rl_training.experiment.threads import settle_threads, using_threads
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
 
@@ -76,7 +74,7 @@ def train(
     console = console or Console()
     config = _masks_of(given.named_in(config), given, checkpoint or learned, console.notice)
     config = settle_rebuilding(config, factory, console.notice)
-    with _threads(config), _environments(config, factory) as stepper:
+    with _equipped(config, factory) as (config, stepper):
         _give_notice(config, stepper, console)
         run = Run(config, given, callbacks, console)
         run.build_parts(stepper.spec, checkpoint, notice=console.notice)
@@ -159,7 +157,7 @@ def resume(
             if extension:
                 checkpoint = _extended(checkpoint, config)
             warn_of_differences(checkpoint, config)
-        with _threads(config), _environments(config, factory) as stepper:
+        with _equipped(config, factory) as (config, stepper):
             start = begun_with(own, run_dir, given) if isinstance(own, Origin) else checkpoint
             run = Run(config, given, callbacks, console)
             record = own.started_from if isinstance(own, Origin) else None
@@ -289,16 +287,16 @@ def evaluate_checkpoint(
 
 
 @contextlib.contextmanager
-def _threads(config: TrainConfig) -> Iterator[None]:
-    """Use the configured number of threads while the run lasts, and keep the memory that it frees."""
+def _equipped(config: TrainConfig, factory: EnvFactory | None) -> Iterator[tuple[TrainConfig, VectorStepper]]:
+    """Lend a run its environments and threads, and keep the memory that it frees; the config has their number in it.
+
+    How many threads `auto` is depends on what the environments show; until that is known there is one, also in workers.
+    """
     keep_freed_memory()
-    before = torch.get_num_threads()
-    torch.set_num_threads(config.num_threads)
-    try:
-        with threadpool_limits(config.num_threads, user_api="blas"):
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with using_threads(config.num_threads), _environments(config, factory) as stepper:
+        config = settle_threads(config, stepper.spec)
+        with using_threads(config.num_threads):
+            yield config, stepper
 
 
 @contextlib.contextmanager

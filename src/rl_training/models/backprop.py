@@ -1,7 +1,8 @@
 """How a learner runs its networks: forwards to outputs, backwards from the gradient of a loss by these outputs.
 
-Two interchangeable ways, with the same results: explicit, for plain chains of linear layers, on arrays on the CPU; and
-by autograd for everything else, on tensors. Which one it is follows from the network and its device alone.
+Two interchangeable ways, with the same results: explicit, for plain chains of linear layers (and for memories, in
+`recurrent_backprop`), on arrays on the CPU; and by autograd for everything else, on tensors. Which one it is follows
+from the network and its device alone.
 """
 
 from collections.abc import Callable, Iterable
@@ -72,6 +73,10 @@ class AutogradNetwork:
     def backward(self, *gradients: Numbers) -> None:
         """Write the parameters' gradients; 0 for those that the outputs do not depend on."""
         lap("forward")
+        self.go_on_back(*gradients)
+
+    def go_on_back(self, *gradients: Numbers) -> None:
+        """The same below layers from which the way back has begun."""
         pairs = zip(self._outputs, gradients, strict=True)
         # a network may be frozen, or look without gradients
         learned = [(output[: len(given)], given) for output, given in pairs if output.requires_grad]
@@ -151,10 +156,10 @@ class ExplicitActorCritic:
 
     def forward(self, rows: SeenRows) -> tuple[Numbers, Numbers]:
         """Return action parameters and values."""
-        return self.read(rows.obs, rows.obs)
+        return self.read(rows, rows.obs, rows.obs)
 
-    def read(self, features: Numbers, critic_features: Numbers) -> tuple[Numbers, Numbers]:
-        """The same for features [B, I], which may be others for the critic, unless both read one body."""
+    def read(self, rows: SeenRows, features: Numbers, critic_features: Numbers) -> tuple[Numbers, Numbers]:
+        """The same for features [B, I] of the rows, which may be others for the critic, unless both read one body."""
         if self._body is not None:
             features = critic_features = self._body.forward(features)
         return self._actor.forward(features), self._critic.forward(critic_features)[:, 0]
@@ -179,6 +184,13 @@ class ExplicitActorCritic:
         ]
 
 
+class FeatureReader(Protocol):
+    """A network that knows its backward, and may read features in the place of observations."""
+
+    def read(self, rows: Any, features: Numbers, critic_features: Numbers) -> tuple[Numbers, Numbers]: ...
+    def by_features(self, params_gradient: Numbers, values_gradient: Numbers) -> list[Numbers]: ...
+
+
 class ExplicitReader:
     """Features by autograd, of an encoder or a memory of any kind, and an explicit network that reads them."""
 
@@ -189,7 +201,7 @@ class ExplicitReader:
         features: Callable[[Any], tuple[Tensor, ...]],
         parameters: Iterable[nn.Parameter],
         gradient_of: GradientOf,
-        network: ExplicitActorCritic,
+        network: FeatureReader,
     ) -> None:
         """`features` makes of rows what actor and critic read: one tensor for both, or two."""
         self._below, self._network = AutogradNetwork(features, parameters, gradient_of), network
@@ -199,14 +211,15 @@ class ExplicitReader:
         arrays = isinstance(rows.actions, np.ndarray)
         features = self._below.forward(rows.tensors() if arrays else rows)
         read = [part.numpy() if arrays else part for part in features]
-        return self._network.read(read[0], read[-1])
+        return self._network.read(rows, read[0], read[-1])
 
     def backward(self, params_gradient: Numbers, values_gradient: Numbers) -> None:
         """Write the gradients of all parameters."""
+        lap("forward")
         found = self._network.by_features(params_gradient, values_gradient)
         if self._below.num_outputs < len(found):
             found = [sum(found)]
-        self._below.backward(*(torch.as_tensor(part) for part in found))
+        self._below.go_on_back(*(torch.as_tensor(part) for part in found))
 
 
 class ExplicitCritics:

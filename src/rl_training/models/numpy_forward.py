@@ -20,6 +20,8 @@ from rl_training.models.recurrent import LSTMActorCritic
 Activation = Callable[[Array], object]
 Layer = tuple[Array, Array, Activation | None]
 """Weights, transposed, biases, and what is done to the outputs in place."""
+ZERO = np.float32(0.0)
+"""A number of Python's would have to be converted by every call."""
 
 
 def _silu(x: Array) -> None:
@@ -32,7 +34,7 @@ def _elu(x: Array) -> None:
 
 ACTIVATIONS: dict[type[nn.Module], Activation] = {
     nn.Tanh: lambda x: np.tanh(x, out=x),
-    nn.ReLU: lambda x: np.maximum(x, 0.0, out=x),
+    nn.ReLU: lambda x: np.maximum(x, ZERO, out=x),
     nn.ELU: _elu,
     nn.SiLU: _silu,
 }
@@ -141,7 +143,11 @@ class NumpyRecurrent(_Views):
 
 
 class NumpyCore:
-    """One step of an LSTM or GRU, on views of its parameters."""
+    """One step of an LSTM or GRU, on views of its parameters.
+
+    Inside, units lie below each other and rows side by side [H, N]: products take half of the time, and each gate lies
+    in one piece.
+    """
 
     def __init__(self, core: RecurrentCore) -> None:
         self.num_parts = len(core.memory_sizes)
@@ -149,21 +155,27 @@ class NumpyCore:
         self._step = _lstm_step if core.kind == "lstm" else _gru_step
         views = {name: parameter.detach().numpy() for name, parameter in core.cells.named_parameters()}
         self._layers = [
-            (views[f"weight_ih_l{i}"].T, views[f"bias_ih_l{i}"], views[f"weight_hh_l{i}"].T, views[f"bias_hh_l{i}"])
+            (views[f"weight_ih_l{i}"], views[f"bias_ih_l{i}"][:, None],
+             views[f"weight_hh_l{i}"], views[f"bias_hh_l{i}"][:, None])
             for i in range(core.num_layers)
         ]  # fmt: skip
 
     def __call__(self, x: Array, memory: PolicyState) -> tuple[Array, PolicyState]:
         """Return outputs [N, H] and the next memory, parts [N, layers * H], for inputs [N, D]."""
         after = tuple(np.empty_like(part) for part in memory)
+        columns = x.T
         for number, (w_in, b_in, w_on, b_on) in enumerate(self._layers):
             place = slice(number * self._size, (number + 1) * self._size)
-            before = [part[:, place] for part in memory]
-            news = self._step(x @ w_in + b_in, before[0] @ w_on + b_on, before)
+            before = [part[:, place].T for part in memory]
+            seen, remembered = w_in @ columns, w_on @ before[0]
+            seen += b_in
+            remembered += b_on
+            shape = (-1, self._size, len(x))
+            news = self._step(seen.reshape(shape), remembered.reshape(shape), before)
             for part, new in zip(after, news, strict=True):
-                part[:, place] = new
-            x = news[0]
-        return x, after
+                part[:, place] = new.T
+            columns = news[0]
+        return columns.T, after
 
 
 def _sigmoid(x: Array) -> Array:
@@ -172,20 +184,17 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _lstm_step(seen: Array, remembered: Array, before: list[Array]) -> tuple[Array, ...]:
-    """Return the next output and cell [N, H] for the sums of both sides [N, 4H]: in, forget, new, out."""
-    enter, forget, new, leave = np.split(seen + remembered, 4, axis=1)
-    cell = _sigmoid(forget) * before[1] + _sigmoid(enter) * np.tanh(new)
-    return _sigmoid(leave) * np.tanh(cell), cell
+    """Return the next output and cell [H, N] for the sums of both sides [4, H, N]: in, forget, new, out."""
+    seen += remembered
+    enter, forget, _, leave = _sigmoid(seen)  # of all at once, though one is not asked for
+    cell = forget * before[1] + enter * np.tanh(seen[2])
+    return leave * np.tanh(cell), cell
 
 
 def _gru_step(seen: Array, remembered: Array, before: list[Array]) -> tuple[Array, ...]:
-    """Return the next output [N, H] for the sums of both sides [N, 3H]: reset, update, new."""
-    (reset, update, new), (kept_reset, kept_update, kept_new) = (
-        np.split(seen, 3, 1),
-        np.split(remembered, 3, 1),
-    )
-    stays = _sigmoid(update + kept_update)
-    changed = np.tanh(new + _sigmoid(reset + kept_reset) * kept_new)
+    """Return the next output [H, N] for the sums of both sides [3, H, N]: reset, update, new."""
+    reset, stays = _sigmoid(seen[:2] + remembered[:2])
+    changed = np.tanh(seen[2] + reset * remembered[2])
     return (changed + stays * (before[0] - changed),)
 
 
@@ -197,7 +206,7 @@ def _known(modules: Iterable[nn.Module]) -> list[Layer]:
 
 def _forward(layers: list[Layer], x: Array) -> Array:
     for weight, bias, activate in layers:
-        x = x @ weight
+        x = np.dot(x, weight)  # on few rows quicker than @
         x += bias
         if activate is not None:
             activate(x)

@@ -95,12 +95,16 @@ class ActorCriticPolicy(NetworkPolicy):
         params, values = self.network(rows.obs)
         return params, values
 
-    def features(self, rows: Rows) -> tuple[Tensor, ...]:
+    def encoded(self, rows: Rows) -> tuple[Tensor, ...]:
         """Return what the layers after the encoders read, one tensor [B, D] or one for each side, with gradients."""
         if isinstance(self.network, EncodedPair):
             return encode(self.network.encoder, rows.obs), encode(self.network.critic_encoder, rows.obs)
         assert isinstance(self.network, Encoded), "without an encoder they are the inputs"
         return (encode(self.network.encoder, rows.obs),)
+
+    def features(self, rows: Rows) -> tuple[Tensor, ...]:
+        """Return what the last layers read."""
+        return self.encoded(rows)
 
     @property
     def last_layers(self) -> nn.Module:

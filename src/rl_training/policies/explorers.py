@@ -107,7 +107,7 @@ class EpsilonGreedyExplorer(SilentExplorer):
                 acted.action[:] = self.rng.integers(0, self.policy.num_actions, n)
             else:
                 acted.action[:] = random_allowed(mask, self.rng)
-            if explores.all():
+            if np.logical_and.reduce(explores):
                 return
             greedy, _ = self.policy.act(obs, (), deterministic=False, rng=self.rng)
             np.copyto(acted.action, greedy, where=~explores)

@@ -27,15 +27,13 @@ from rl_training.core.types import (
     moved,
     tensors_of,
 )
-from rl_training.models.cores import CoreName
+from rl_training.models.cores import STARTS, CoreName
 from rl_training.models.encoded import reader
 from rl_training.models.encoders import encoder_name
 from rl_training.models.numpy_forward import NumpyRecurrent
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
-
-STARTS = "episode_starts"
 
 
 def memory_name(part: int) -> str:
@@ -96,7 +94,7 @@ class RecurrentPolicy(ActorCriticPolicy):
 
     def features(self, rows: SequenceRows) -> tuple[Tensor, ...]:  # type: ignore[override]  # of sequences
         """Return what the layers after the cores read, [L * B, H], with gradients."""
-        seen: Any = (rows.obs,) if self.encoding.encoder is None else super().features(rows)
+        seen: Any = (rows.obs,) if self.encoding.encoder is None else self.encoded(rows)
         layers, memory = reader(self.network), tuple(rows.memory.values())
         assert isinstance(layers, LSTMActorCritic)
         return layers.remembered(*seen, memory=memory, starts=rows.extra[STARTS])[0]

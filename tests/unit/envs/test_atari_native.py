@@ -15,8 +15,9 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import Array
 from rl_training.envs.atari_native import NO_LIMIT, NativeAtari
+from rl_training.envs.cuts import CUT
 from rl_training.envs.factory import make_vector_env
-from rl_training.envs.stepper import CUT, VectorStepper
+from rl_training.envs.stepper import VectorStepper
 
 OVER = 0
 FRAMES_PER_STEP = 4
