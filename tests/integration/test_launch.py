@@ -17,7 +17,7 @@ from rl_training.experiment import launch as launching
 from rl_training.experiment.files import read_json
 from rl_training.experiment.job_states import Board, JobState
 from rl_training.experiment.jobs import Job, JobFolder, jobs_of
-from rl_training.experiment.launch import launch, share_of_cores, what_went_wrong
+from rl_training.experiment.launch import launch, on_its_cores, share_of_cores, what_went_wrong
 from rl_training.experiment.locking import RunLock, in_use
 from rl_training.experiment.logging import last_row
 from support.configs import tiny_config
@@ -94,6 +94,12 @@ def test_cores_are_shared(monkeypatch):
     assert [share_of_cores(slot, 1) for slot in range(1)] == [[0, 2, 4, 6]]
     assert [share_of_cores(slot, 2) for slot in range(2)] == [[0, 4], [2, 6]]
     assert [share_of_cores(slot, 6) for slot in range(6)] == [[0], [2], [4], [6], [0], [2]]
+
+
+def test_one_thread_unless_somebody_chose():
+    assert plain_config().num_threads == "auto"
+    assert on_its_cores(plain_config()).num_threads == 1
+    assert on_its_cores(plain_config(num_threads=2)).num_threads == 2
 
 
 def test_done_once_and_kept(tmp_path):

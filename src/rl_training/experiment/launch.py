@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment.files import write_text
 from rl_training.experiment.job_states import Board, JobState, Launched
@@ -149,7 +150,7 @@ class Launch:
         home = self.home.home(state.job)
         home.mkdir(exist_ok=True)
         if run_dir is None:
-            write_text(home / "job.yaml", state.job.config.to_yaml())
+            write_text(home / "job.yaml", on_its_cores(state.job.config).to_yaml())
             command = ["train", "--config", str(home / "job.yaml"), "--output-dir", str(home), "--quiet"]
         else:
             command = ["resume", str(run_dir), "--quiet"]
@@ -227,6 +228,14 @@ class Launch:
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a run that somebody has asked to stop: it is not at fault, and goes on next time."""
+
+
+def on_its_cores(config: TrainConfig) -> TrainConfig:
+    """Return the config of a job: with `num_threads: auto` one thread, whatever the cores.
+
+    Cores are for runs first; and a run's last digits, which threads change, must not depend on how many others run.
+    """
+    return config.with_overrides(num_threads=1) if config.num_threads == "auto" else config
 
 
 def share_of_cores(slot: int, processes: int) -> list[int]:
