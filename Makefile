@@ -8,7 +8,7 @@ IN_WORLD := $(WORLD)/bin/python -m pip install --quiet --disable-pip-version-che
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH_PIP := $(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint learn bench bench-ours replay-memory chaos hostile parity pixels-peer traces world clean
+.PHONY: train test lint learn bench bench-ours replay-memory chaos hostile parity pixels-peer traces world zoo-smoke clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -59,6 +59,11 @@ parity: $(VENV)/.installed-dev
 world: $(WORLD)/.installed
 	$(WORLD)/bin/python scripts/world_mujoco.py
 	OMP_NUM_THREADS=1 $(WORLD)/bin/python scripts/world.py  # a pool of threads would not survive its forks
+
+# every preset for an instant; goes on where it was interrupted
+zoo-smoke: $(VENV)/.installed-dev
+	$(PIP) --constraint constraints.txt -e ".[minigrid]" minatar==1.0.15 popgym==1.0.7
+	$(BIN)/python scripts/zoo_smoke.py
 
 traces: $(VENV)/.installed-dev
 	PYTHONPATH=tests $(BIN)/python tests/parity/traces.py

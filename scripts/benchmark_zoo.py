@@ -1,20 +1,21 @@
-"""Lists the presets, or trains some of them on several seeds.
+"""Lists the presets, or trains some of them on several seeds; the same as `rl-training zoo`.
 
 python scripts/benchmark_zoo.py                                     # what there is
-python scripts/benchmark_zoo.py ppo/cartpole ppo/pendulum --seeds 1 2 3
+python scripts/benchmark_zoo.py ppo/cartpole ppo/pendulum --seeds 1 2 3 --jobs 2
 """
 
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from rl_training.cli import main as command
+from rl_training.cli.zoo_run import run_presets
 from rl_training.config import load_config
-from rl_training.experiment.console import make_console
-from rl_training.experiment.runs import train
-
-ROOT = Path(__file__).resolve().parents[1]
+from rl_training.core.errors import RunFault, UserError
 
 
 @dataclass
@@ -22,27 +23,37 @@ class Args:
     """What to run."""
 
     presets: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Names such as ppo/cartpole; none lists them all."""
+    """Names such as ppo/cartpole, or config files; none lists all presets."""
     seeds: tuple[int, ...] = (1,)
     """Seeds to train each preset with."""
-    output_dir: str = "runs"
-    """Folder that run folders are made in."""
+    jobs: int = 1
+    """Runs at a time."""
+    output_dir: str = "runs/zoo"
+    """Folder for all of it."""
 
 
-def main(args: Args) -> None:
-    """List or launch."""
+def main(args: Args) -> int:
+    """List or launch; the exit codes are those of the command line."""
     if not args.presets:
-        for path in sorted(ROOT.glob("configs/*/*.yaml")):
-            config = load_config(path)
-            name = path.relative_to(ROOT / "configs").with_suffix("").as_posix()
-            print(f"{name:<28} {config.env_id:<24} {config.total_timesteps:>12,} steps")
-        return
-    for preset in args.presets:
-        for seed in args.seeds:
-            config = load_config(preset).with_overrides(seed=seed, output_dir=args.output_dir)
-            result = train(config, console=make_console(quiet=False))
-            print(f"{preset} seed {seed}: {result.metrics['eval/mean_reward']:.1f}  {result.run_dir}")
+        return command(["zoo", "list"])
+    try:
+        for preset in args.presets:
+            load_config(preset)  # all are looked at before the first is trained
+        again = shlex.join(["python", *sys.argv])
+        return run_presets(
+            args.presets,
+            seeds=args.seeds,
+            folder=Path(args.output_dir),
+            processes=args.jobs,
+            retry_failed=True,
+            overrides={},
+            again=again,
+            retry=again,
+        )
+    except (UserError, RunFault) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    sys.exit(main(tyro.cli(Args, description=__doc__)))

@@ -6,22 +6,25 @@ run is kept as long as its settings stay the same; delete `results/learning_gate
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rl_training.cli.board import PlainBoard
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment.files import write_json, write_text
+from rl_training.experiment.job_states import JobState
+from rl_training.experiment.jobs import Job, JobFolder
+from rl_training.experiment.launch import launch
 from rl_training.experiment.logging import read_rows
 from rl_training.experiment.metadata import versions
 from rl_training.experiment.runs import evaluate_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
+RUNS = ROOT / "runs" / "learn"
 DATA = RESULTS / "learning_gates.json"
 PEER = RESULTS / "pixels_peer.json"
 
@@ -272,26 +275,45 @@ def main(names: list[str]) -> int:
 
 
 def run_missing(results: dict[str, Any], jobs: list[tuple[Gate, int]]) -> None:
-    """Train what has no result yet, two processes at a time, and save after each."""
+    """Train what has no result yet, two processes at a time, and save after each; interrupted runs go on."""
     missing = [(gate, seed) for gate, seed in jobs if key(gate, seed) not in results]
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        for (gate, seed), result in zip(missing, pool.map(lambda job: run(*job), missing), strict=True):
-            results[key(gate, seed)] = result
+    if not missing:
+        return
+    board = Saving(results, {job_of(*each).key: each for each in missing})
+    done = launch([job_of(*each) for each in missing], RUNS, processes=2, retry_failed=True, board=board)
+    if done.stopped_by is not None:
+        sys.exit(128 + done.stopped_by)
+    if done.having("failed"):
+        raise RuntimeError("; ".join(f"{state.job} failed: {state.error}" for state in done.having("failed")))
+
+
+class Saving(PlainBoard):
+    """Evaluates a run as soon as it is finished, and saves the result."""
+
+    def __init__(self, results: dict[str, Any], waiting: dict[str, tuple[Gate, int]]) -> None:
+        super().__init__()
+        self.results, self.waiting = results, waiting
+
+    def event(self, state: JobState) -> None:
+        """Print it, and keep what a finished run has reached."""
+        super().event(state)
+        run_dir = JobFolder(RUNS).run_dir(state.job)
+        if state.status == "finished" and run_dir is not None:
+            gate, seed = self.waiting[state.job.key]
+            self.results[key(gate, seed)] = result = result_of(gate, run_dir)
             DATA.parent.mkdir(exist_ok=True)
-            write_json(DATA, results)
+            write_json(DATA, self.results)
+            JobFolder(RUNS).release(state.job)
             print(f"{gate.name} seed {seed}: {result['score']:.1f} in {result['seconds']:.0f} s", flush=True)
 
 
-def run(gate: Gate, seed: int) -> dict[str, Any]:
-    """Train one seed in a process of its own and evaluate it."""
-    command = [sys.executable, "-m", "rl_training.cli", "train", "--config", str(ROOT / gate.preset)]
-    command += ["--seed", str(seed), "--output-dir", str(ROOT / "runs" / "learn"), "--quiet"]
-    for name, value in gate.overrides:
-        command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{gate.name} seed {seed} failed: {done.stderr}")
-    run_dir = Path(done.stdout.strip().splitlines()[-1])
+def job_of(gate: Gate, seed: int) -> Job:
+    """Return the run of one seed."""
+    return Job(gate.name, gate.config.with_overrides(seed=seed))
+
+
+def result_of(gate: Gate, run_dir: Path) -> dict[str, Any]:
+    """Return what a finished run has reached."""
     final = evaluate_checkpoint(run_dir, num_episodes=gate.episodes)["mean_reward"]
     rows = read_rows(run_dir / "metrics.jsonl")
     curve = [[row["timesteps"], row["mean_reward"]] for row in read_rows(run_dir / "evaluations.jsonl")]

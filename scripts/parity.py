@@ -16,12 +16,16 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from rl_training.cli.board import PlainBoard
 from rl_training.config import TrainConfig
 from rl_training.experiment.files import write_json, write_text
-from rl_training.version import __version__
+from rl_training.experiment.job_states import JobState
+from rl_training.experiment.jobs import Job, JobFolder
+from rl_training.experiment.launch import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
+RUNS = ROOT / "runs" / "parity"
 ENV_ID = "HalfCheetah-v5"
 STEPS, EVAL_EVERY, EVAL_EPISODES = 30_000, 2_000, 5
 SEEDS = (1, 2, 3)
@@ -56,13 +60,46 @@ def train_missing(side: str, workers: int) -> None:
     jobs = [(algo, seed) for seed in SEEDS for algo in SETTINGS if key(algo, seed) not in curves]
     if not jobs:
         return
-    trainer = {"peer": train_peer, "ours": train_ours}[side]
+    if side == "ours":
+        done = launch(
+            [job_of(*job) for job in jobs], RUNS, processes=workers, retry_failed=True, board=Saving()
+        )
+        if done.stopped_by is not None:
+            sys.exit(128 + done.stopped_by)
+        return
     with ProcessPoolExecutor(max_workers=workers) as pool:
-        for (algo, seed), curve in zip(jobs, pool.map(trainer, *zip(*jobs, strict=True)), strict=True):
-            curves = read(side) | {key(algo, seed): curve}
-            path(side).parent.mkdir(exist_ok=True)
-            write_json(path(side), curves)
-            print(f"{side} {algo} seed {seed}: last return {curve['returns'][-1]:.0f}", flush=True)
+        for (algo, seed), curve in zip(jobs, pool.map(train_peer, *zip(*jobs, strict=True)), strict=True):
+            save(side, algo, seed, curve)
+
+
+def save(side: str, algo: str, seed: int, curve: dict[str, Any]) -> None:
+    """Add a curve to the file of its side."""
+    path(side).parent.mkdir(exist_ok=True)
+    write_json(path(side), read(side) | {key(algo, seed): curve})
+    print(f"{side} {algo} seed {seed}: last return {curve['returns'][-1]:.0f}", flush=True)
+
+
+class Saving(PlainBoard):
+    """Keeps our curves as soon as they are whole; a run that was interrupted goes on from its last checkpoint."""
+
+    def event(self, state: JobState) -> None:
+        """Print it, and save the curve of a finished run."""
+        super().event(state)
+        if state.status == "finished" and state.record is not None:
+            points = state.record["evaluations"]
+            curve = {
+                "steps": [point["step"] for point in points],
+                "returns": [point["mean_reward"] for point in points],
+                "seconds": state.record["seconds"],
+                "version": state.record["versions"]["rl_training"],
+            }
+            save("ours", state.job.config.algo, state.job.config.seed, curve)
+            JobFolder(RUNS).release(state.job)
+
+
+def job_of(algo: str, seed: int) -> Job:
+    """Return our run of one seed."""
+    return Job(f"{algo} on {ENV_ID}", our_config(algo, seed))
 
 
 def train_peer(algo: str, seed: int) -> dict[str, Any]:
@@ -105,43 +142,15 @@ def train_peer(algo: str, seed: int) -> dict[str, Any]:
     return {"steps": steps, "returns": returns, "seconds": seconds, "version": sb3.__version__}
 
 
-def train_ours(algo: str, seed: int) -> dict[str, Any]:
-    """Return our evaluation curve; a run that was interrupted goes on from its last checkpoint."""
-    from rl_training.experiment.logging import read_rows
-    from rl_training.experiment.runs import resume, train
-
-    config = our_config(algo, seed)
-    unfinished = [run for run in sorted(Path(config.output_dir).glob(f"{algo}__*")) if can_go_on(run)]
-    result = resume(unfinished[-1]) if unfinished else train(config)
-    rows = read_rows(result.run_dir / "evaluations.jsonl")
-    seconds = read_rows(result.run_dir / "metrics.jsonl")[-1]["time/time_elapsed"]
-    return {
-        "steps": [row["timesteps"] for row in rows],
-        "returns": [row["mean_reward"] for row in rows],
-        "seconds": seconds,
-        "version": __version__,
-    }
-
-
 def our_config(algo: str, seed: int) -> TrainConfig:
     """Return the same settings in our names."""
     config = TrainConfig(algo=algo, env_id=ENV_ID, seed=seed, num_envs=1, total_timesteps=STEPS)
-    settings = config.with_overrides(
+    return config.with_overrides(
         **SETTINGS[algo],
         eval_every_timesteps=EVAL_EVERY,
         num_eval_episodes=EVAL_EPISODES,
         checkpoint_every_timesteps=5_000,
     )
-    folder = ROOT / "runs" / "parity" / f"{algo}_seed{seed}_{settings.fingerprint()}"
-    return settings.with_overrides(output_dir=str(folder))
-
-
-def can_go_on(run_dir: Path) -> bool:
-    """Tell whether a run was interrupted after its first checkpoint."""
-    from rl_training.experiment.metadata import read_metadata
-
-    unfinished = read_metadata(run_dir).get("status") not in ("finished", "stopped")
-    return unfinished and (run_dir / "checkpoints" / "last").exists()
 
 
 def key(algo: str, seed: int) -> str:

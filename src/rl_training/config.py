@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 import yaml
 
+from rl_training.core.about import settings_of
 from rl_training.core.checked_config import CheckedConfig
 from rl_training.core.env_settings import env_problems
 from rl_training.core.env_wrappers import Wrappers
@@ -286,7 +287,7 @@ def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> 
 
 def load_config(path: str | PathLike[str]) -> TrainConfig:
     """Read a YAML config: three keys (`algo`, `env_id`, `seed`) suffice. Presets are found from anywhere."""
-    return config_from_dict(read_yaml(find_config(path), path), str(path))
+    return config_from_dict(settings_of(read_yaml(find_config(path), path), str(path)), str(path))
 
 
 def algorithm_config_class(algo: str) -> type[AlgorithmConfig] | None:

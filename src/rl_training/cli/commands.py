@@ -13,6 +13,8 @@ COMMANDS = {
     "eval": ("rl_training.cli.eval", "play episodes with a trained agent, as numbers or as a video"),
     "resume": ("rl_training.cli.resume", "go on with a run from its last checkpoint"),
     "check-env": ("rl_training.cli.check_env", "tell what is wrong with an environment, before a run"),
+    "zoo": ("rl_training.cli.zoo", "list, show and run presets"),
+    "benchmark": ("rl_training.cli.benchmark", "presets on many seeds, as tables and pictures"),
 }
 
 NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)

@@ -6,10 +6,11 @@ from rl_training.cli.commands import command_name
 from rl_training.cli.flags import named_settings, parse_train_flags, taken_flag
 from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
 from rl_training.core.errors import UserError, did_you_mean, printable
-from rl_training.core.presets import presets
+from rl_training.core.presets import preset_name, presets
 from rl_training.experiment.checkpoint_folders import read_given
 from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.console import make_console
+from rl_training.experiment.measured import beside_known
 from rl_training.experiment.profiling import RunProfile
 from rl_training.experiment.runs import TrainResult, train
 from rl_training.experiment.starting import refuse_start, taken_over
@@ -78,6 +79,10 @@ def run(argv: list[str]) -> int:
         print(result.run_dir)
         return 0
     print_result(result)
+    if basis.preset is not None and not result.paused:
+        known = beside_known(basis.preset, config, result.run_dir)
+        if known is not None:
+            print(f"\n{known}", flush=True)
     if profile is not None:
         print(f"\n{profile.text()}", flush=True)
     return 0
@@ -90,6 +95,8 @@ class Basis:
     config: TrainConfig | None = None
     learned: Checkpoint | None = None
     trusted: bool = False
+    preset: str | None = None
+    """The name of the config, if it may be a preset's."""
 
     @property
     def kind(self) -> str:
@@ -113,7 +120,7 @@ def _basis(flags: list[str]) -> tuple[Basis, list[str]]:
             raise UserError(
                 "--trust-modules is for --start-from; what you name yourself is imported without it"
             )
-        return Basis(load_config(config) if config is not None else None), rest
+        return (Basis() if config is None else Basis(load_config(config), preset=preset_name(config))), rest
     if config is not None:
         raise UserError("--config and --start-from both have settings; give one of them, and flags on top")
     learned = read_given(run_dir)

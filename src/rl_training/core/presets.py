@@ -1,33 +1,119 @@
-"""Config files by path, and presets by name from anywhere."""
+"""Config files by path, and presets by name from anywhere.
 
+A preset is a file of `configs/`, under its algorithm. The folder `zoo/` shows the same files again, under their family
+of environments: links in a checkout, copies in a wheel.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from rl_training.core.about import About, about_of
 from rl_training.core.errors import UserError, did_you_mean
+
+BENCHMARK = "benchmark"
+"""The name of a family's manifest, which is no preset."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a list tells of a preset, read without its algorithm."""
+
+    name: str
+    path: Path
+    algo: str
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    total_timesteps: int
+    about: About
+
+    @property
+    def task(self) -> str:
+        """What is played; see `task_name`."""
+        return task_name(self.env_id, self.env_kwargs)
+
+
+def task_name(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
+    """Return what people call an environment: its id without the module that makes it, and what it was given.
+
+    >>> task_name("my.games:mine/Grid-v0", {"game": "maze"})
+    'mine/Grid-v0 (game maze)'
+    """
+    name = env_id.rpartition(":")[2].removeprefix("rl_training/") if ":" in env_id else env_id
+    given = ", ".join(f"{key} {value}" for key, value in env_kwargs.items())
+    return f"{name} ({given})" if given else name
 
 
 def find_config(path: str | PathLike[str]) -> Path:
-    """Return the file at `path`, or the preset of that name, such as `configs/ppo/cartpole.yaml` or `ppo/cartpole`."""
+    """Return the file at `path`, or the preset of that name, such as `configs/ppo/cartpole.yaml` or `ppo/cartpole`.
+
+    Names of the zoo, such as `zoo/classic/ppo_cartpole.yaml`, are known as well.
+    """
     given = Path(path)
     if given.is_file():
         return given
-    name = given.as_posix().removeprefix("configs/").removesuffix(".yaml")
+    name = preset_name(given.as_posix())
     known = presets()
     if name in known:
         return known[name]
     kind = "is a folder, not a config file" if given.is_dir() else "does not exist"
-    raise UserError(f"config {path} {kind}{did_you_mean(name, known)}")
+    raise UserError(f"config {path} {kind}{did_you_mean(name, [*known, *zoo_names()])}")
+
+
+def preset_name(given: str) -> str:
+    """Return the name under its algorithm of a preset that may be given under its family; others stay as they are."""
+    name = given.removeprefix("configs/").removesuffix(".yaml")
+    return zoo_names().get(name.removeprefix("zoo/"), name)
 
 
 def presets() -> dict[str, Path]:
     """Return all presets by name, such as `ppo/cartpole`."""
     return {
         preset.relative_to(folder).with_suffix("").as_posix(): preset
-        for folder in _preset_folders()
+        for folder in shipped("configs")
         for preset in sorted(folder.rglob("*.yaml"))
     }
 
 
-def _preset_folders() -> list[Path]:
+def zoo_names() -> dict[str, str]:
+    """Return the presets' names under their families, such as `classic/ppo_cartpole`, with those under algorithms."""
+    known = {zoo_stem(name): name for name in presets()}
+    return {
+        f"{link.parent.name}/{link.stem}": known[link.stem]
+        for folder in shipped("zoo")
+        for link in sorted(folder.glob("*/*.yaml"))
+        if link.stem in known
+    }
+
+
+def zoo_stem(name: str) -> str:
+    """Return the file name of a preset in its family.
+
+    >>> zoo_stem("ppo/breakout_atari")
+    'ppo_breakout'
+    """
+    return name.replace("/", "_").removesuffix("_atari")
+
+
+def read_presets() -> list[Preset]:
+    """Return all presets with what a list tells of them; reads plain YAML and imports nothing heavy."""
+    return [_read(name, path) for name, path in presets().items()]
+
+
+def _read(name: str, path: Path) -> Preset:
+    # the parser in C, if there is one: eighty files in forty milliseconds; `load_config` reads strictly
+    data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    about = about_of(data, name)
+    return Preset(
+        name, path, data["algo"], data["env_id"], data.get("env_kwargs", {}), data["total_timesteps"], about
+    )
+
+
+def shipped(name: str) -> list[Path]:
+    """Return the folders of this name that come with the package: beside its code, or at the root of a checkout."""
     package = Path(__file__).resolve().parents[1]
-    return [folder for folder in (package / "configs", package.parents[1] / "configs") if folder.is_dir()]
+    return [folder for folder in (package / name, package.parents[1] / name) if folder.is_dir()]

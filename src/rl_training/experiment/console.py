@@ -94,7 +94,7 @@ class PlainConsole(Console):
         rate = metrics.get("time/fps", 0.0)
         parts = [f"{timesteps:>9,} / {self._total:,} steps", f"{rate:,.0f}/s"]
         if rate > 0:
-            parts.append(f"{_duration(max(self._total - timesteps, 0) / rate)} left")
+            parts.append(f"{duration(max(self._total - timesteps, 0) / rate)} left")
         if "rollout/ep_rew_mean" in metrics:
             parts.append(f"return {metrics['rollout/ep_rew_mean']:.1f}")
         if "eval/mean_reward" in metrics:
@@ -198,7 +198,8 @@ def _draws() -> bool:
     return sys.stdout.isatty() or type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return seconds as people read them, such as 1:05 or 2:00:00."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

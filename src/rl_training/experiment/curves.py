@@ -1,13 +1,9 @@
 """`learning_curve.png`: what people look at first."""
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rl_training.experiment.drawing import as_png, new_figure, silent_drawing, warn_not_drawn
 from rl_training.experiment.files import write_bytes
 from rl_training.experiment.logging import STEP, is_metrics_row, is_number, read_rows
 
@@ -20,10 +16,7 @@ def plot_learning_curve(run_dir: Path, title: str) -> Path | None:
     try:
         return _plot(run_dir, title)
     except Exception as error:  # damaged logs, matplotlib, the disk
-        problem = f"{type(error).__name__}: {error}"
-        if isinstance(error, OSError) and error.strerror:
-            problem = error.strerror
-        warnings.warn(f"{run_dir / 'learning_curve.png'} was not drawn: {problem}", stacklevel=2)
+        warn_not_drawn(run_dir / "learning_curve.png", error)
         return None
 
 
@@ -43,34 +36,15 @@ def _plot(run_dir: Path, title: str) -> Path | None:
     evaluations = read_rows(run_dir / "evaluations.jsonl", _is_evaluation)
     if not rows and not evaluations:
         return None
-    with _silent_drawing() as matplotlib, matplotlib.rc_context():
-        matplotlib.rcdefaults()  # not what a `matplotlibrc` in the working folder says
+    with silent_drawing():
         picture = _draw(rows, evaluations, title)
     path = run_dir / "learning_curve.png"
     write_bytes(path, picture)  # replaces the file, and so no link leads the picture elsewhere
     return path
 
 
-@contextlib.contextmanager
-def _silent_drawing() -> Iterator[Any]:
-    """Yield matplotlib, which would tell of a home that it cannot write to, where its fonts are remembered."""
-    logger = logging.getLogger("matplotlib")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        import matplotlib
-
-        yield matplotlib
-    finally:
-        logger.setLevel(before)
-
-
 def _draw(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: str) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), dpi=110)
-    FigureCanvasAgg(figure)
+    figure = new_figure(7, 4)
     axes = figure.add_subplot()
     if rows:
         axes.plot(
@@ -91,6 +65,4 @@ def _draw(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: 
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=8)
     figure.tight_layout()
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    return picture.getvalue()
+    return as_png(figure)

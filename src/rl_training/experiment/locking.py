@@ -111,3 +111,15 @@ class RunLock:
         descriptor = _HELD.pop(self._key, None)
         if descriptor is not None:  # a worker that was forked meanwhile has none
             os.close(descriptor)
+
+
+def in_use(run_dir: Path) -> bool:
+    """Tell whether a process holds the run at this moment."""
+    try:
+        with (run_dir / ".lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock, or none that can be had: whoever wants the run will find out
+        return False
+    return False

@@ -23,6 +23,8 @@ from rl_training.runtime.callbacks import Callback
 STEP = "time/total_timesteps"
 WALL_CLOCK = ("time/fps", "time/time_elapsed", "time/checkpoint_seconds", "time/checkpoint_bytes")
 """Columns that differ between two runs of the same seed."""
+LAST_BYTES = 1 << 16
+"""How much of a file's end `last_row` reads: more than any row takes."""
 EVENTS = "tensorboard/events.out.tfevents.scalars"
 
 
@@ -255,6 +257,17 @@ def read_rows(path: Path, fits: Callable[[dict[str, Any]], bool] = bool) -> list
             else:
                 warnings.warn(f"{path}: row {number} is damaged and left out", stacklevel=1)
     return rows
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """Return the last whole row of a JSON-lines file that may be growing, or nothing; reads its end alone."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LAST_BYTES, 0))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return {}
+    return (_row(lines[-1]) or {}) if lines else {}
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

@@ -1,0 +1,52 @@
+"""Trains every preset for an instant: each must begin, learn, evaluate and save.
+
+`make zoo-smoke` goes on where it was interrupted, and names what fails; `python scripts/zoo_smoke.py ppo/cartpole`
+tries some. Delete `runs/zoo_smoke` to try all of them again.
+"""
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from rl_training.cli.launching import run_jobs
+from rl_training.config import TrainConfig, load_config
+from rl_training.core.presets import presets
+from rl_training.experiment.jobs import Job
+
+FOLDER = Path(__file__).resolve().parents[1] / "runs" / "zoo_smoke"
+BUDGET = {
+    "total_timesteps": 128,
+    "num_envs": 2,
+    "num_eval_episodes": 1,
+    "max_eval_episode_steps": 50,
+    "eval_every_timesteps": 0,
+    "checkpoint_every_timesteps": 0,
+}
+LEARNING = {
+    "num_steps": 32,
+    "batch_size": 16,
+    "update_epochs": 1,
+    "learning_starts": 32,
+    "buffer_size": 1000,
+    "train_freq": 16,
+    "gradient_steps": 1,
+}
+"""Where an algorithm has them: settings that make it learn within the budget."""
+
+
+def smoke_config(name: str) -> TrainConfig:
+    """Return a preset with its own networks and environments, and a budget of an instant."""
+    config = load_config(name)
+    own = {item.name for item in fields(config.algorithm)}
+    return config.with_overrides(**BUDGET, **{key: value for key, value in LEARNING.items() if key in own})
+
+
+def main(names: list[str], folder: Path = FOLDER, processes: int = 2) -> int:
+    """Train them, and return 1 if one fails."""
+    jobs = [Job(name, smoke_config(name)) for name in names or presets()]
+    again = "make zoo-smoke"
+    return run_jobs(jobs, folder, processes=processes, retry_failed=True, again=again, retry=again)[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

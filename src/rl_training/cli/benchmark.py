@@ -1,0 +1,42 @@
+"""`rl-training benchmark`: presets against each other on many seeds, as tables and pictures."""
+
+from pathlib import Path
+
+from rl_training.cli.plain_flags import Flags, add_launch_flags
+from rl_training.core.manifests import manifests, read_manifest
+
+
+def run(argv: list[str]) -> int:
+    """Train what is missing and write the report."""
+    flags = Flags(
+        "rl-training benchmark", "Train the presets of a manifest on many seeds and write a report."
+    )
+    families = ", ".join(manifests())
+    flags.add_argument("manifest", help=f"a YAML file, or a family of the zoo: {families}")
+    add_launch_flags(flags, seeds=None, output_dir="runs/benchmark")
+    flags.add_argument(
+        "--baseline", metavar="DIR", help="an earlier report, or its records.json, to compare with"
+    )
+    wanted = flags.parse(argv)
+    manifest = read_manifest(wanted.manifest)
+    from rl_training.cli.launching import run_jobs, typed
+    from rl_training.experiment.benchmark_report import report
+    from rl_training.experiment.benchmarks import benchmark_jobs, contenders, published_of, run_records
+    from rl_training.experiment.run_records import read_records
+
+    baseline = None if wanted.baseline is None else read_records(Path(wanted.baseline))
+    budget = {} if wanted.total_timesteps is None else {"total_timesteps": wanted.total_timesteps}
+    found = contenders(manifest, budget)
+    folder = Path(wanted.output_dir)
+    launched, code = run_jobs(
+        benchmark_jobs(found, wanted.seeds or manifest.seeds),
+        folder,
+        processes=wanted.jobs,
+        retry_failed=wanted.retry_failed,
+        again=typed("benchmark", *argv),
+    )
+    if launched.stopped_by is None and launched.records:
+        records = run_records(found, launched.records)
+        files = report(records, folder, baseline, manifest.references, published_of(found))
+        print("\n" + "\n".join(str(file) for file in files), flush=True)
+    return code

@@ -1,0 +1,29 @@
+"""`python -m rl_training.cli.child PARENT CORES COMMAND…`: a command as a job of a launcher.
+
+It runs on cores of its own, chosen before torch counts them, and pauses when its launcher is gone: nobody would write
+down how it ended.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+SET_PARENT_DEATH_SIGNAL = 1
+
+
+def run(parent: int, cores: set[int], arguments: list[str]) -> int:
+    """Run the command and return its exit code."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before we could ask
+            return 128 + signal.SIGTERM
+        if cores:
+            os.sched_setaffinity(0, cores)
+    from rl_training.cli import main
+
+    return main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run(int(sys.argv[1]), {int(core) for core in sys.argv[2].split(",") if core}, sys.argv[3:]))

@@ -1,0 +1,141 @@
+"""Benchmarks as files: which presets, on how many seeds, and what their scores are held against."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rl_training.core.errors import ConfigError, UserError, did_you_mean
+from rl_training.core.presets import BENCHMARK, preset_name, presets, shipped
+from rl_training.core.strict_yaml import read_yaml
+
+MANIFEST = ("summary", "seeds", "presets", "overrides", "references")
+ENTRY = ("preset", "name", "published")
+REFERENCE = ("low", "high")
+PUBLISHED = ("mean", "std", "num_seeds", "source")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A preset of a benchmark, what its runs are called in tables, and what others published."""
+
+    preset: str
+    name: str | None = None
+    published: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A benchmark; `references` are per task the scores that count as 0 and as 1."""
+
+    entries: Sequence[Entry]
+    seeds: int
+    overrides: Mapping[str, Any]
+    references: Mapping[str, tuple[float, float]]
+    summary: str = ""
+
+
+def manifests() -> dict[str, Path]:
+    """Return the benchmarks of the zoo by family."""
+    return {
+        path.parent.name: path
+        for folder in shipped("zoo")
+        for path in sorted(folder.glob(f"*/{BENCHMARK}.yaml"))
+    }
+
+
+def find_manifest(path: str | PathLike[str]) -> Path:
+    """Return the file at `path`, or the benchmark of a family, such as `zoo/atari/benchmark.yaml` or `atari`."""
+    given = Path(path)
+    if given.is_file():
+        return given
+    name = given.as_posix().removeprefix("zoo/").removesuffix(".yaml").removesuffix(f"/{BENCHMARK}")
+    known = manifests()
+    if name in known:
+        return known[name]
+    raise UserError(
+        f"benchmark {path} does not exist{did_you_mean(name, known)}; families are {', '.join(known) or 'not here'}"
+    )
+
+
+def read_manifest(path: str | PathLike[str]) -> Manifest:
+    """Read a benchmark strictly: everything that is wrong is told at once, by its key."""
+    data = read_yaml(find_manifest(path), path)
+    problems = _unknown(data, MANIFEST, "")
+    entries, found = _entries(data.get("presets"))
+    references, odd = _references(data.get("references", {}))
+    problems += found + odd
+    seeds, overrides = data.get("seeds", 5), data.get("overrides", {})
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
+        problems.append(f"seeds is {seeds!r}; use how many, 1 or more")
+    if not isinstance(overrides, Mapping):
+        problems.append(f"overrides is {overrides!r}; use a map of settings")
+    if problems:
+        raise ConfigError(problems, str(path))
+    return Manifest(entries, seeds, overrides, references, str(data.get("summary", "")))
+
+
+def _entries(given: Any) -> tuple[list[Entry], list[str]]:
+    if not isinstance(given, list) or not given:
+        return [], [f"presets is {given!r}; use a list such as [ppo/cartpole, dqn/cartpole]"]
+    known, entries, problems = presets(), list[Entry](), list[str]()
+    for number, item in enumerate(given):
+        entry: Any = {"preset": item} if isinstance(item, str) else item
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("preset"), str):
+            problems.append(f"presets[{number}] is {item!r}; use a preset's name, or a map with 'preset:'")
+            continue
+        name = preset_name(entry["preset"])
+        if name not in known and not Path(entry["preset"]).is_file():
+            problems.append(
+                f"presets[{number}] is '{entry['preset']}', which does not exist{did_you_mean(name, known)}"
+            )
+        published = entry.get("published")
+        problems += _unknown(entry, ENTRY, f"presets[{number}].")
+        problems += _wrong_figures(published, PUBLISHED, f"presets[{number}].published", ("mean",))
+        if not isinstance(entry.get("name", ""), str):
+            problems.append(f"presets[{number}].name is {entry['name']!r}; use words")
+        entries.append(Entry(name if name in known else entry["preset"], entry.get("name"), published))
+    return entries, problems
+
+
+def _references(given: Any) -> tuple[dict[str, tuple[float, float]], list[str]]:
+    if not isinstance(given, Mapping):
+        return {}, [f"references is {given!r}; use a map such as 'CartPole-v1: {{low: 22, high: 500}}'"]
+    problems = [
+        problem
+        for task, reference in given.items()
+        for problem in _wrong_figures(reference, REFERENCE, f"references.{task}", REFERENCE)
+    ]
+    if problems:
+        return {}, problems
+    found = {str(task): (float(item["low"]), float(item["high"])) for task, item in given.items()}
+    return found, [
+        f"references.{task}: low is {low:g} and high {high:g}; low must be the lower one"
+        for task, (low, high) in found.items()
+        if low >= high
+    ]
+
+
+def _wrong_figures(given: Any, known: Sequence[str], place: str, needed: Sequence[str]) -> list[str]:
+    """Return what is wrong with a map of numbers, if one is given."""
+    if given is None:
+        return []
+    if not isinstance(given, Mapping):
+        return [f"{place} is {given!r}; use a map with {', '.join(needed)}"]
+    problems = _unknown(given, known, f"{place}.")
+    problems += [f"{place}.{key} is missing" for key in needed if key not in given]
+    for key, value in given.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if key in known and key != "source" and not number:
+            problems.append(f"{place}.{key} is {value!r}; use a number")
+        elif (key == "std" and value < 0) or (key == "num_seeds" and (value < 1 or value != int(value))):
+            problems.append(
+                f"{place}.{key} is {value!r}; use {'0 or more' if key == 'std' else 'how many, 1 or more'}"
+            )
+    return problems
+
+
+def _unknown(given: Mapping[str, Any], known: Sequence[str], place: str) -> list[str]:
+    return [f"unknown key '{place}{key}'{did_you_mean(str(key), known)}" for key in given if key not in known]

@@ -1,0 +1,76 @@
+"""From a manifest to jobs, and from what jobs left to the records that a report is made of."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rl_training.config import TrainConfig, load_config
+from rl_training.core.errors import ConfigError
+from rl_training.core.manifests import Manifest
+from rl_training.core.presets import task_name
+from rl_training.experiment.jobs import Job, jobs_of, run_record
+from rl_training.experiment.run_records import RunRecord
+from rl_training.experiment.statistics import Published
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A preset of a benchmark: what its runs are called in tables, and on which task they count."""
+
+    preset: str
+    config: TrainConfig
+    name: str
+    task: str
+    published: Published | None = None
+
+
+def contenders(manifest: Manifest, overrides: Mapping[str, Any]) -> list[Contender]:
+    """Return the presets of a manifest with its overrides, and others on top.
+
+    Each is called by its algorithm, where that tells it from the others of its task.
+    """
+    settings = {**manifest.overrides, **overrides}
+    configs = [_overridden(entry.preset, settings) for entry in manifest.entries]
+    tasks = [task_name(config.env_id, config.env_kwargs) for config in configs]
+    count = Counter((config.algo, task) for config, task in zip(configs, tasks, strict=True))
+    return [
+        Contender(
+            entry.preset,
+            config,
+            entry.name or (config.algo if count[config.algo, task] == 1 else entry.preset),
+            task,
+            None if entry.published is None else Published(**entry.published),
+        )
+        for entry, config, task in zip(manifest.entries, configs, tasks, strict=True)
+    ]
+
+
+def _overridden(preset: str, settings: Mapping[str, Any]) -> TrainConfig:
+    try:
+        return load_config(preset).with_overrides(**settings)
+    except ConfigError as error:
+        raise ConfigError(error.problems, f"{preset} with overrides") from error
+
+
+def benchmark_jobs(found: Sequence[Contender], seeds: int) -> list[Job]:
+    """Return a job for each preset and each of the seeds 1 to `seeds`."""
+    return jobs_of([(contender.preset, contender.config) for contender in found], range(1, seeds + 1))
+
+
+def run_records(found: Sequence[Contender], records: Sequence[Mapping[str, Any]]) -> list[RunRecord]:
+    """Return what finished jobs left as a report takes it, by the names and tasks of their presets."""
+    by_preset = {contender.preset: contender for contender in found}
+    return [
+        run_record(record, by_preset[record["name"]].task, by_preset[record["name"]].name)
+        for record in records
+    ]
+
+
+def published_of(found: Sequence[Contender]) -> dict[tuple[str, str], Published]:
+    """Return the figures of others by name and task."""
+    return {
+        (contender.name, contender.task): contender.published
+        for contender in found
+        if contender.published is not None
+    }

@@ -1,0 +1,178 @@
+"""Many runs as a list of jobs, and the folder that remembers which of them are done.
+
+A job is a config with its seed, and is known by the config's fingerprint and the seed: whoever lists it again, under
+whatever name, gets the run that is there. Below the folder lie
+
+    jobs/<key>.json     what a finished or failed job left, in a few kilobytes
+    runs/<key>/         its run folder, the config that it was started with, and what it said
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
+from rl_training.experiment.files import read_json, write_json
+from rl_training.experiment.logging import last_row
+from rl_training.experiment.metadata import read_metadata, versions
+from rl_training.experiment.run_records import ELAPSED, ENDED, EvaluationPoint, RunRecord, read_run
+
+FORMAT = 1
+MAX_NAME = 60
+
+
+@dataclass(frozen=True)
+class Job:
+    """One config with its seed; `name` is what a person calls the config."""
+
+    name: str
+    config: TrainConfig
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The config's, which knows neither seed nor folder."""
+        return self.config.fingerprint()
+
+    @cached_property
+    def key(self) -> str:
+        """The name of its files: the same for the same config and seed, whatever a person calls it."""
+        env = re.sub(r"[^A-Za-z0-9._-]+", "-", self.config.env_id)[-MAX_NAME:]
+        return f"{self.config.algo}__{env}__{self.fingerprint}__seed{self.config.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.name} seed {self.config.seed}"
+
+
+def jobs_of(configs: Iterable[tuple[str, TrainConfig]], seeds: Iterable[int]) -> list[Job]:
+    """Return a job for every config and seed, seed by seed, so that an early end has something of each config."""
+    named = list(configs)
+    return [Job(name, config.with_overrides(seed=seed)) for seed in seeds for name, config in named]
+
+
+class JobFolder:
+    """Where jobs are kept; made when it is first written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+
+    def make(self) -> None:
+        """Make the folder, or say in a sentence why that is not possible."""
+        try:
+            for part in ("jobs", "runs"):
+                (self.path / part).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if self.path.is_file():
+                raise UserError(f"output_dir '{self.path}' is a file; choose a folder") from None
+            raise UserError(f"output_dir '{self.path}' cannot be written: {error.strerror}") from error
+
+    def home(self, job: Job) -> Path:
+        """Return the folder that a job's run is made in."""
+        return self.path / "runs" / job.key
+
+    def run_dir(self, job: Job) -> Path | None:
+        """Return the job's run, if one was begun."""
+        found = sorted(path.parent for path in self.home(job).glob("[!.]*/config.yaml"))
+        return found[-1] if found else None
+
+    def record(self, job: Job) -> dict[str, Any] | None:
+        """Return what is kept of a job: a record whose `status` is finished or failed, or None."""
+        path = self._record_path(job)
+        if not path.is_file():
+            return None
+        record = read_json(path)
+        if not _is_record(record):
+            raise UserError(
+                f"{path} is not the record of a job; delete it, and the job's run is looked at again"
+            )
+        found: dict[str, Any] = record
+        return found
+
+    def keep(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
+        """Write a record at once, and return it."""
+        write_json(self._record_path(job), record)
+        return record
+
+    def forget_failure(self, job: Job) -> None:
+        """Let a failed job be tried again, from its last checkpoint."""
+        record = self.record(job)
+        if record is not None and record["status"] == "failed":
+            self._record_path(job).unlink()
+
+    def release(self, job: Job) -> None:
+        """Let go of a finished job that somebody else keeps: its run moves up, and the job can be made anew."""
+        run_dir = self.run_dir(job)
+        if run_dir is not None:
+            run_dir.rename(self.path / run_dir.name)
+        self._record_path(job).unlink(missing_ok=True)
+
+    def _record_path(self, job: Job) -> Path:
+        return self.path / "jobs" / f"{job.key}.json"
+
+
+def _is_record(record: Any) -> bool:
+    """Tell whether what was read is what `keep` writes, as far as anybody relies on it."""
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        return False
+    if record.get("status") == "failed":
+        return isinstance(record.get("error"), str)
+    try:
+        whole = run_record(record, "", "").score == record["score"] and isinstance(record["versions"], dict)
+    except (KeyError, TypeError, UserError):
+        return False
+    return whole and record.get("status") == "finished"
+
+
+def run_record(record: Mapping[str, Any], task: str, name: str) -> RunRecord:
+    """Return what a finished job left as a report takes it."""
+    return RunRecord(
+        task, name, record["seed"], [EvaluationPoint(**point) for point in record["evaluations"]]
+    )
+
+
+def has_ended(run_dir: Path) -> bool:
+    """Tell whether a run needs no more training."""
+    return read_metadata(run_dir).get("status") in ENDED
+
+
+def ended_record(job: Job, run_dir: Path) -> dict[str, Any]:
+    """Return what a run that has ended is worth keeping for: every evaluation, the time it took, and what made it.
+
+    One whose evaluations cannot be read, or are no numbers, has failed.
+    """
+    metadata = read_metadata(run_dir)
+    try:
+        run = read_run(run_dir)
+    except UserError as error:
+        return failed_record(job, str(error), run_dir)
+    last = last_row(run_dir / "metrics.jsonl")
+    return _head(job, "finished", metadata.get("versions")) | {
+        "score": run.score,
+        "evaluations": [asdict(point) for point in run.evaluations],
+        "seconds": last.get(ELAPSED),
+        "stop_reason": metadata.get("stop_reason"),
+        "run": run_dir.name,
+    }
+
+
+def failed_record(job: Job, error: str, run_dir: Path | None) -> dict[str, Any]:
+    """Return why a job failed."""
+    return _head(job, "failed", None) | {"error": error, "run": run_dir.name if run_dir else None}
+
+
+def _head(job: Job, status: str, made_by: Any) -> dict[str, Any]:
+    config = job.config
+    return {
+        "format": FORMAT,
+        "status": status,
+        "name": job.name,
+        "algo": config.algo,
+        "env_id": config.env_id,
+        "seed": config.seed,
+        "fingerprint": job.fingerprint,
+        "total_timesteps": config.total_timesteps,
+        "versions": made_by if isinstance(made_by, dict) else dict(versions()),
+    }

@@ -1,0 +1,38 @@
+"""The page on benchmarks: its blocks run one after the other, as they stand."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from rl_training.experiment.benchmark_text import COVERAGE
+from rl_training.experiment.statistics import RESAMPLES
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+SCRIPTS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+KNOWN = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_its_blocks_run_and_leave_the_files_it_lists(tmp_path):
+    (tmp_path / "script.py").write_text("\n".join(SCRIPTS), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path, env=KNOWN, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    listed = set(re.findall(r"`(\w+\.(?:md|csv|json|png))`", PAGE))
+    made = {path.name for folder in ("report", "later") for path in (tmp_path / folder).iterdir()}
+    assert made == listed
+    assert "| CartPole-v1 | ppo | 3 |" in done.stdout
+    assert re.search(r"\n0\.\d\d \[0\.\d\d, 0\.\d\d\]\n$", done.stdout)
+
+
+def test_its_numbers_are_those_of_the_code():
+    assert f"{RESAMPLES:,} resamples" in PAGE
+    words = " ".join(PAGE.split())
+    few = [f"{percent}% of cases with {seeds} seeds" for seeds, percent in COVERAGE.items()][:1]
+    few += [f"{percent}% with {seeds}" for seeds, percent in COVERAGE.items()][1:]
+    assert ", ".join(few) in words

@@ -1,0 +1,58 @@
+"""What a person sees of many runs: lines elsewhere, a table in a terminal."""
+
+import time
+
+from rich.console import Console
+
+from rl_training.cli.board import PlainBoard, table_of
+from rl_training.experiment.job_states import JobState
+from rl_training.experiment.jobs import Job
+from support.configs import tiny_config
+
+
+def state(status, seed=1, **known):
+    return JobState(Job("tiny", tiny_config("ppo", "unused", seed=seed)), status, **known)
+
+
+def test_lines(capsys):
+    board = PlainBoard()
+    board.event(state("training"))
+    board.event(state("training", steps=32))
+    board.event(state("finished", steps=64, score=1.25))
+    board.event(state("failed", error="it \x1b[31mbroke", kept=True))
+    board.event(state("waiting", held=True))
+    board.event(state("finished", kept=True))
+    assert capsys.readouterr().out.splitlines() == [
+        "tiny seed 1: began",
+        "tiny seed 1: began, goes on after 32 steps",
+        "tiny seed 1: finished, 64 of 64 steps, evaluation 1.2",
+        "tiny seed 1: FAILED earlier, it ?[31mbroke",
+        "tiny seed 1: waits for another process that has its run",
+    ]
+
+
+def test_a_line_per_running_job_now_and_then(capsys, monkeypatch):
+    board, running = PlainBoard(), state("training", steps=48, began=time.monotonic() - 48.0)
+    board.show([running])
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(board, "_last", time.monotonic() - 60.0)
+    board.show([running, state("waiting")])
+    assert capsys.readouterr().out.splitlines() == ["tiny seed 1: 48 of 64 steps, 0:16 left"]
+
+
+def test_the_table_shows_what_trains_first_and_counts_what_has_no_room():
+    states = [state("finished", seed, score=500.0) for seed in range(40)]
+    states += [
+        state("failed", 41, error="[bold]broke"),
+        state("training", 42),
+        state("waiting", 43, held=True),
+    ]
+    console = Console(width=120, force_terminal=False)
+    with console.capture() as captured:
+        console.print(table_of(states))
+    text = captured.get()
+    assert "40 of 43 jobs finished" in text
+    assert text.index("seed 42") < text.index("seed 41") < text.index("seed 43") < text.index("seed 0 ")
+    assert "failed: [bold]broke" in text
+    assert "waits for another process" in text
+    assert "and 13 more" in text

@@ -1,0 +1,99 @@
+"""Benchmarks as files: what is wrong is told by its key, all at once."""
+
+from pathlib import Path
+
+import pytest
+
+from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.manifests import manifests, read_manifest
+from rl_training.core.presets import presets, read_presets
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def written(tmp_path, text):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_every_family_has_one_and_they_cover_the_zoo():
+    families = {preset.about.family for preset in read_presets()}
+    assert set(manifests()) == families
+    listed = [entry.preset for family in families for entry in read_manifest(family).entries]
+    assert sorted(listed) == sorted(presets())
+
+
+def test_references_name_tasks_of_the_benchmark():
+    for family in manifests():
+        manifest = read_manifest(family)
+        chosen = {entry.preset for entry in manifest.entries}
+        assert set(manifest.references) <= {preset.task for preset in read_presets() if preset.name in chosen}
+
+
+def test_found_by_path_and_by_family(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert (
+        read_manifest("zoo/atari/benchmark.yaml")
+        == read_manifest("atari")
+        == read_manifest(ROOT / "zoo/atari/benchmark.yaml")
+    )
+    with pytest.raises(UserError, match="benchmark zoo/atary does not exist; did you mean 'atari'"):
+        read_manifest("zoo/atary")
+
+
+def test_everything_wrong_is_told_at_once(tmp_path):
+    text = """
+    sed: 3
+    seeds: 0
+    overrides: [1]
+    presets:
+      - ppo/cartpol
+      - 7
+      - {preset: ppo/cartpole, nam: x, published: {mean: high, stdd: 1}}
+    references:
+      CartPole-v1: {low: 1}
+    """
+    with pytest.raises(ConfigError) as caught:
+        read_manifest(written(tmp_path, text))
+    assert caught.value.problems == [
+        "unknown key 'sed'; did you mean 'seeds'?",
+        "presets[0] is 'ppo/cartpol', which does not exist; did you mean 'ppo/cartpole'?",
+        "presets[1] is 7; use a preset's name, or a map with 'preset:'",
+        "unknown key 'presets[2].nam'; did you mean 'name'?",
+        "unknown key 'presets[2].published.stdd'; did you mean 'std'?",
+        "presets[2].published.mean is 'high'; use a number",
+        "references.CartPole-v1.high is missing",
+        "seeds is 0; use how many, 1 or more",
+        "overrides is [1]; use a map of settings",
+    ]
+
+
+def test_references_the_wrong_way_round(tmp_path):
+    text = "presets: [ppo/cartpole]\nreferences: {CartPole-v1: {low: 500, high: 20}}\n"
+    with pytest.raises(ConfigError, match="low is 500 and high 20; low must be the lower one"):
+        read_manifest(written(tmp_path, text))
+
+
+def test_a_config_of_ones_own_may_take_part(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text("algo: ppo\nenv_id: CartPole-v1\n")
+    manifest = read_manifest(written(tmp_path, f"presets: [{own}, zoo/classic/dqn_cartpole.yaml]\n"))
+    assert [entry.preset for entry in manifest.entries] == [str(own), "dqn/cartpole"]
+    assert manifest.seeds == 5
+
+
+def test_no_presets(tmp_path):
+    with pytest.raises(ConfigError, match="presets is None; use a list"):
+        read_manifest(written(tmp_path, "seeds: 3\n"))
+
+
+def test_figures_that_cannot_be(tmp_path):
+    text = "presets: [{preset: ppo/cartpole, name: 3, published: {mean: 1, std: -1, num_seeds: 0}}]\n"
+    with pytest.raises(ConfigError) as caught:
+        read_manifest(written(tmp_path, text))
+    assert caught.value.problems == [
+        "presets[0].published.std is -1; use 0 or more",
+        "presets[0].published.num_seeds is 0; use how many, 1 or more",
+        "presets[0].name is 3; use words",
+    ]
