@@ -269,11 +269,10 @@ SPEED = (
     Speed(
         "ppo_atari", "PPO, Breakout, 8 games", "ppo", "BreakoutNoFrameskip-v4", 8, 2_048, 1_024, BREAKOUT_PPO,
         (SB3,), {SB3: 1.5}, preprocessing="atari", unit=1_024, variants={"ours, native": NATIVE},
-        fast_path=False,
     ),
     Speed(
         "dqn_atari", "DQN, Breakout, 1 game", "dqn", "BreakoutNoFrameskip-v4", 1, 1_600, 800, BREAKOUT_DQN,
-        (SB3,), {SB3: 1.5}, preprocessing="atari", unit=4, fast_path=False,
+        (SB3,), {SB3: 1.5}, preprocessing="atari", unit=4,
     ),
     Speed(
         "recurrent_ppo_cartpole", "RecurrentPPO, CartPole-v1", "recurrent_ppo", "CartPole-v1", 8, 5_120, 1_024,

@@ -228,6 +228,10 @@ SCENARIOS = (
     ),
     # ways of an update that those above do not take
     Scenario("encoder of one's own", (*PPO, *POLE, *OWN_ENCODER), timesteps=12_000, checkpoint_every=800),
+    Scenario("encoder of one's own", (*A2C, *POLE, *OWN_ENCODER), timesteps=12_000, checkpoint_every=800),
+    Scenario(
+        "encoder of one's own", (*RECURRENT, *POLE, *OWN_ENCODER), timesteps=8_000, checkpoint_every=600
+    ),
     Scenario("pixels", (*A2C, *CATCH), timesteps=8_000, checkpoint_every=600),
     Scenario("pixels, two threads", (*TWO_THREADS, *CATCH), timesteps=1_024, checkpoint_every=200),
     Scenario("quantiles", (*DQN, *POLE, "--distribution", "quantile"), timesteps=6_000, checkpoint_every=500),

@@ -49,7 +49,7 @@ def test_a_killed_and_resumed_run_leaves_the_same_replay_data(
 WAYS = {
     "ppo": {"explicit", "explicit after autograd"},
     "a2c": {"explicit", "explicit after autograd"},
-    "recurrent_ppo": {"explicit after autograd"},
+    "recurrent_ppo": {"explicit", "explicit after autograd"},
     "dqn": {"explicit", "explicit, loss by autograd", "autograd"},
     "sac": {"explicit", "autograd"},
     "td3": {"explicit", "autograd"},

@@ -114,7 +114,7 @@ def _sac(learner: Any) -> Tensors:
         "actor": _sac_actor(learner.policy),
         "critics": _critics(learner.critics),
         "target critics": _critics(learner.target_critics.network),
-        "temperature": [learner.log_alpha.detach()] if learner.config.ent_coef is None else [],
+        "temperature": [learner.temperature.log_alpha.detach()] if learner.config.ent_coef is None else [],
     }
 
 

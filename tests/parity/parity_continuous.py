@@ -52,7 +52,7 @@ def package_gradients(learner: Any, keys: tuple[str, ...]) -> Tensors:
     """The gradients of the only update so far: of these Adam's mean holds a tenth."""
     found = {}
     for key in keys:
-        optimizer = getattr(learner, f"{key}_optimizer")
+        optimizer = learner.temperature.optimizer if key == "alpha" else getattr(learner, f"{key}_optimizer")
         parts = (optimizer.exp_avg / (1 - optimizer.betas[0])).split(
             [p.numel() for p in optimizer.parameters]
         )

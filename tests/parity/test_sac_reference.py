@@ -46,7 +46,7 @@ def package_tensors(learner: SACLearner) -> Tensors:
         "actor": parameters_of(learner.policy.network),
         "critics": split_parameters(critics),
         "target critics": split_parameters(target),
-        "log alpha": [learner.log_alpha.detach()],
+        "log alpha": [learner.temperature.log_alpha.detach()],
     }
 
 

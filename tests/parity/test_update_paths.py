@@ -21,7 +21,7 @@ from traces import (
     read_traces,
 )
 
-from rl_training.algorithms import continuous, dqn, objective, off_policy, on_policy, td3
+from rl_training.algorithms import continuous, objective, off_policy, on_policy, q_objective, td3
 from rl_training.models import convolutions, explicit, kernels, pullbacks, recurrent_backprop
 
 RECORDED = read_traces()["float64"]
@@ -63,13 +63,14 @@ def path(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     if name == "autograd":
         monkeypatch.setattr(objective, "explicit_actor_critic", unknown)
         monkeypatch.setattr(objective, "explicit_recurrent", unknown)
-        monkeypatch.setattr(dqn, "explicit_outputs", unknown)
+        monkeypatch.setattr(q_objective, "explicit_outputs", unknown)
         for module in (continuous, td3):
             monkeypatch.setattr(module, "explicit_mlp", unknown)
         for module in (continuous, td3):
             monkeypatch.setattr(module, "explicit_critics", unknown)
     else:
-        for module in (kernels, explicit, pullbacks, convolutions, recurrent_backprop, on_policy, off_policy):
+        learners = (on_policy, off_policy, q_objective)
+        for module in (kernels, explicit, pullbacks, convolutions, recurrent_backprop, *learners):
             monkeypatch.setattr(module, "computes_on_arrays", lambda device: False)
     return name
 

@@ -177,13 +177,15 @@ def test_squashed_gaussian_log_probability_is_right_and_stays_finite() -> None:
 def test_entropy_target_is_minus_the_action_size_and_log_alpha_is_optimised() -> None:
     learner = parts_for("sac").learner
     assert isinstance(learner, SACLearner)
-    assert learner.target_entropy == -1.0
-    assert learner.alpha_optimizer.parameters[0] is learner.log_alpha
+    assert learner.temperature.target_entropy == -1.0
+    assert learner.temperature.optimizer.parameters[0] is learner.temperature.log_alpha
     batch = transitions(16, 3, actions=torch.zeros(16, 1))
-    before = float(learner.log_alpha.detach())
+    before = float(learner.temperature.log_alpha.detach())
     learner.update(batch, Progress(100, 0, 200))
     # a fresh policy is more random than the target asks for, so the weight of entropy falls by one step of Adam
-    assert float(learner.log_alpha.detach()) == pytest.approx(before - learner.config.learning_rate, rel=1e-3)
+    assert float(learner.temperature.log_alpha.detach()) == pytest.approx(
+        before - learner.config.learning_rate, rel=1e-3
+    )
 
 
 def test_critics_are_not_differentiated_in_the_actors_step() -> None:

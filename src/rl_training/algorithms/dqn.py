@@ -1,10 +1,9 @@
 """Deep Q-learning, Mnih et al. 2015, with the extensions of Rainbow (arXiv:1710.02298) as switches."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
-import torch
 from gymnasium import spaces
 from torch import Tensor
 
@@ -12,32 +11,17 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig, build_replay
 from rl_training.algorithms.optim import FlatAdam
 from rl_training.algorithms.parts import Actor, BuildContext
-from rl_training.algorithms.q_losses import (
-    best_values,
-    categorical_losses,
-    chosen_place,
-    quantile_losses,
-    td_gradient,
-    td_losses,
-)
+from rl_training.algorithms.q_objective import QObjective
 from rl_training.algorithms.targets import TargetNetwork
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.state import Counter
 from rl_training.core.types import Measured, Numbers, Progress
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.sources import ReplaySource
-from rl_training.models.backprop import AutogradNetwork, Backprop, in_parts
-from rl_training.models.encoded_backprop import explicit_outputs
-from rl_training.models.pullbacks import namespace
-from rl_training.models.q_network import Noise
 from rl_training.policies.explorers import EpsilonGreedyExplorer
 from rl_training.policies.q_policy import Distribution, QPolicy
 
 DEFAULT_TARGET_TIMESTEPS = 10_000
-NEXT_OUTPUTS = "/next_outputs"
-"""The column of what the target network says of successors, where it is asked for several batches at once."""
-TARGETS = "/targets"
-"""The column of what values should be, where that does not change from batch to batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,21 +125,19 @@ class DQNLearner(OffPolicyLearner):
         network = actor.policy.network
         self.optimizer = FlatAdam(network.parameters(), max_grad_norm=config.max_grad_norm, eps=1e-8)
         self.target = TargetNetwork(network, self.optimizer.flat)
-        known = explicit_outputs(network, self.optimizer.gradient_of)
-        self.network: Backprop = known or AutogradNetwork(
-            network, network.parameters(), self.optimizer.gradient_of
+        self.objective = QObjective(
+            actor.policy,
+            self.target.network,
+            self.optimizer.gradient_of,
+            double=config.double,
+            huber=config.td_loss == "huber",
         )
-        self._target_run = (explicit_outputs(self.target.network) if known else None) or self.target.network
-        self.explicit, self._by_hand = known is not None, known is not None and config.distribution == "none"
-        self.update_path = (
-            ("explicit" if self._by_hand else "explicit, loss by autograd") if known else "autograd"
-        )
+        self.explicit, self.update_path = self.objective.explicit, self.objective.path
         assert isinstance(actor.explorer, EpsilonGreedyExplorer)
         self.explorer = actor.explorer
         self.noise_rng = noise_rng
         self.target_updates = Counter()
-        self._encoded = actor.policy.encoding.encoder is not None
-        self.moded = (network,) if self._encoded and known is None else ()
+        self.moded = () if actor.policy.encoding.encoder is None or self.explicit else (network,)
         self.owners = {
             **self.owners,
             "target": self.target,
@@ -173,11 +155,7 @@ class DQNLearner(OffPolicyLearner):
             self.target.follow(tau)
         self.target_updates.value += max(crossed, 0)
         self._exploration = self.explorer.epsilon(progress)
-        if self.explicit and every and not self._encoded:  # images of all batches would be large
-            rows = replace(rows, extra=rows.extra | {NEXT_OUTPUTS: in_parts(self._target_run, rows.next_obs)})
-            if self._by_hand and not self.config.double:  # or the network chooses, which changes
-                rows = replace(rows, extra={TARGETS: self._targets(rows)})
-        return rows
+        return self.objective.with_targets(rows) if every else rows
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
@@ -185,84 +163,13 @@ class DQNLearner(OffPolicyLearner):
         """Loss, backward, clipping, optimizer; then the target, if updates say when."""
         # noise of its own for each of the three passes through a noisy network
         noises = [self.policy.draw_noise(self.noise_rng, self.device) for _ in range(3)]
-        next_said = self._targets(rows) if self._by_hand else self._next_said(rows, noises)
-        outputs = self.network.forward(rows.obs, noises[0])
-        differentiate = self._gradient_by_hand if self._by_hand else self._gradient_by_autograd
-        loss, gradient, errors = differentiate(outputs, next_said, rows)
-        self.network.backward(gradient)
+        loss, gradient, errors = self.objective.forward(rows, noises)
+        self.objective.backward(gradient)
         norm = self.optimizer.descend(learning_rate)
         every = self.config.target_update_every_updates
         if every and not (updates + 1) % every:
             self.target.follow(self.config.tau)
         return {"loss": loss, "grad_norm": norm, "exploration_rate": self._exploration}, errors
-
-    def _targets(self, rows: Transitions) -> Numbers:
-        """Return what the values of the actions should be [B], where each action has one number."""
-        if TARGETS in rows.extra:
-            return rows.extra[TARGETS]
-        outputs = rows.extra.get(NEXT_OUTPUTS)
-        if outputs is None:
-            outputs = self._target_run(rows.next_obs)
-        chooser = self.network.forward(rows.next_obs) if self.config.double else outputs
-        return rows.rewards + rows.discounts * best_values(outputs, chooser, rows.next_action_masks)
-
-    @torch.no_grad()
-    def _next_said(self, rows: Transitions, noises: list[list[Noise] | None]) -> Tensor:
-        """Return what the target network says of the next actions [B, K], whatever that is."""
-        outputs = rows.extra.get(NEXT_OUTPUTS)
-        if outputs is None:
-            outputs = self._target_run(rows.next_obs, noises[1])
-        chooser = self.network.forward(rows.next_obs, noises[2]) if self.config.double else outputs
-        mask = None if rows.next_action_masks is None else torch.as_tensor(rows.next_action_masks)
-        return chosen(self._tensor(outputs), self.policy.best(self._tensor(chooser), mask))
-
-    def _gradient_by_hand(
-        self, outputs: Numbers, targets: Numbers, rows: Transitions
-    ) -> tuple[Numbers, Numbers, Numbers]:
-        """Return loss, gradient by the outputs [B, A] and errors [B] where each action has one number."""
-        place = chosen_place(outputs, rows.actions)
-        loss, by_values, errors = td_gradient(
-            outputs[place], targets, huber=self.config.td_loss == "huber", weights=rows.weights
-        )
-        gradient = namespace(outputs).zeros_like(outputs)
-        gradient[place] = by_values
-        return loss, gradient, errors
-
-    def _gradient_by_autograd(
-        self, outputs: Numbers, next_said: Tensor, rows: Transitions
-    ) -> tuple[Numbers, Numbers, Numbers]:
-        """The same for whatever the networks say of each action."""
-        said = self._tensor(outputs).requires_grad_()
-        actions, rewards, discounts = (
-            torch.as_tensor(part) for part in (rows.actions, rows.rewards, rows.discounts)
-        )
-        losses, errors = self._losses(chosen(said, actions), next_said, rewards, discounts)
-        loss = losses.mean() if rows.weights is None else (torch.as_tensor(rows.weights) * losses).mean()
-        (gradient,) = torch.autograd.grad(loss, said)
-        if self.explicit:
-            gradient = gradient.flatten(1)
-        return loss.detach(), gradient.numpy() if self.on_arrays else gradient, errors
-
-    def _losses(
-        self, said: Tensor, next_said: Tensor, rewards: Tensor, discounts: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return losses [B] and errors [B] for what the networks say of the actions [B, K]."""
-        if self.config.distribution == "c51":
-            return categorical_losses(said, next_said, rewards, discounts, self.policy.support)
-        if self.config.distribution == "quantile":
-            return quantile_losses(said, next_said, rewards, discounts)
-        huber = self.config.td_loss == "huber"
-        return td_losses(said[:, 0], next_said[:, 0], rewards, discounts, huber=huber)
-
-    def _tensor(self, outputs: Numbers) -> Tensor:
-        """Return outputs as a tensor [B, A, K]."""
-        return torch.as_tensor(outputs).view(len(outputs), self.policy.num_actions, -1)
-
-
-def chosen(outputs: Tensor, actions: Tensor) -> Tensor:
-    """Return what a network says of one action per row: [B, A, K] and [B] to [B, K]."""
-    index = actions.view(-1, 1, 1).expand(-1, 1, outputs.shape[2])
-    return outputs.gather(1, index).squeeze(1)
 
 
 class DQN(Algorithm):

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.continuous import ContinuousConfig, ContinuousLearner
 from rl_training.algorithms.off_policy import build_replay
-from rl_training.algorithms.optim import FlatAdam
 from rl_training.algorithms.parts import Actor, BuildContext, sde_problems
+from rl_training.algorithms.temperature import Temperature
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.spaces import action_layout
 from rl_training.core.types import EnvSpec, Measured, Numbers
@@ -89,25 +89,25 @@ class SACLearner(ContinuousLearner):
     ) -> None:
         super().__init__(config, actor, generator=generator, noise_rng=noise_rng)
         self.config, self.policy = config, actor.policy
-        initial = config.ent_coef_init if config.ent_coef is None else config.ent_coef
-        self.log_alpha = nn.Parameter(torch.tensor(initial, device=self.device).log())
-        self.alpha_optimizer = FlatAdam([self.log_alpha], eps=1e-8)
-        # one that is given is not learned, and its logarithm may be infinite
-        self.log_alpha.requires_grad_(config.ent_coef is None)
-        self.target_entropy = (
-            -float(self.action_size) if config.target_entropy is None else config.target_entropy
+        target = -float(self.action_size) if config.target_entropy is None else config.target_entropy
+        self.temperature = Temperature(
+            config.ent_coef_init if config.ent_coef is None else config.ent_coef,
+            learned=config.ent_coef is None,
+            target_entropy=target,
+            device=self.device,
+            on_arrays=self.on_arrays,
         )
         self.owners = {
             **self.owners,
-            "optimizer/alpha": self.alpha_optimizer,
-            "learner/log_alpha": self.log_alpha,
+            "optimizer/alpha": self.temperature.optimizer,
+            "learner/log_alpha": self.temperature.log_alpha,
         }
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[Measured, Numbers | None]:
         """Three losses, three steps, target averaging; gradients by what the networks said are written out."""
-        count, alpha = len(rows), self._alpha()
+        count, alpha = len(rows), self.temperature.alpha()
         noise, next_noise = self.policy.draw(self.draw_noise, count)
         subset = self._draw_subset()
         params, next_params = self.actor_run.forward_both(rows.obs, rows.next_obs)
@@ -125,7 +125,7 @@ class SACLearner(ContinuousLearner):
 
         # loss = mean of alpha * logprob - value; the critics are passed through, not differentiated
         new_actions, logprobs, back = self.policy.sampled(params(), noise)
-        value, by_values = self._value(self.critics_run.forward(rows.obs, new_actions), subset)
+        value, by_values = climbed(self.critics_run.forward(rows.obs, new_actions), subset)
         actor_loss = (alpha * logprobs - value).sum() / count
         by_actions = self.critics_run.action_gradient(by_values * (-1.0 / count))
         self.back_to_actor(*back(by_actions, alpha / count))
@@ -139,8 +139,8 @@ class SACLearner(ContinuousLearner):
             "ent_coef": alpha,
             **self.policy.measured(),
         }
-        if self.config.ent_coef is None:
-            metrics["ent_coef_loss"] = self._train_alpha(logprobs.sum() / count, learning_rate)
+        if self.temperature.learned:
+            metrics["ent_coef_loss"] = self.temperature.train(logprobs.sum() / count, learning_rate)
         self.target_critics.follow(self.config.tau)
         return metrics, None
 
@@ -151,28 +151,15 @@ class SACLearner(ContinuousLearner):
         drawn = self.noise_rng.permutation(self.config.num_critics)[: self.config.critic_subset]
         return drawn if self.on_arrays else torch.from_numpy(drawn).to(self.device)
 
-    def _alpha(self) -> Numbers:
-        """Return the weight of the entropy."""
-        alpha = self.log_alpha.detach().exp()
-        return alpha.item() if self.on_arrays else alpha
 
-    @staticmethod
-    def _value(values: Numbers, subset: Numbers | None) -> tuple[Numbers, Numbers]:
-        """Return what the actor climbs [B], and its gradient by the critics' values [M, B]."""
-        xp = namespace(values)
-        if subset is not None:
-            return values.sum(0) / len(values), xp.full_like(values, 1.0 / len(values))
-        lowest = xp.amin(values, axis=0)
-        is_lowest = xp.where(values == lowest, xp.ones_like(values), 0.0)
-        return lowest, is_lowest / is_lowest.sum(0)
-
-    def _train_alpha(self, mean_logprob: Numbers, learning_rate: Tensor) -> Numbers:
-        """One step down -log(alpha) * (mean logprob + target entropy); return that loss."""
-        slope = -(mean_logprob + self.target_entropy)
-        loss = self.log_alpha.detach() * slope
-        self.alpha_optimizer.gradient.fill_(slope)
-        self.alpha_optimizer.descend(learning_rate)
-        return loss.item() if self.on_arrays else loss
+def climbed(values: Numbers, subset: Numbers | None) -> tuple[Numbers, Numbers]:
+    """Return what the actor climbs [B], and its gradient by the critics' values [M, B]."""
+    xp = namespace(values)
+    if subset is not None:
+        return values.sum(0) / len(values), xp.full_like(values, 1.0 / len(values))
+    lowest = xp.amin(values, axis=0)
+    is_lowest = xp.where(values == lowest, xp.ones_like(values), 0.0)
+    return lowest, is_lowest / is_lowest.sum(0)
 
 
 def added_noise(settings: SACConfig, spec: EnvSpec) -> ActionNoise | None:

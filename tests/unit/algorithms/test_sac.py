@@ -85,9 +85,9 @@ class Reference:
         self.actor = copy.deepcopy(learner.policy.network)
         self.critics = copy.deepcopy(learner.critics)
         self.target = copy.deepcopy(learner.target_critics.network)
-        self.log_alpha = learner.log_alpha.detach().clone().requires_grad_()
+        self.log_alpha = learner.temperature.log_alpha.detach().clone().requires_grad_()
         self.rng = copy.deepcopy(learner.noise_rng)
-        self.target_entropy = learner.target_entropy
+        self.target_entropy = learner.temperature.target_entropy
         self.optimizers = {
             "actor": torch.optim.Adam(self.actor.parameters(), lr=learning_rate),
             "critics": torch.optim.Adam(self.critics.parameters(), lr=learning_rate),
@@ -148,7 +148,7 @@ def test_updates_are_those_of_the_paper(settings: dict[str, Any]) -> None:
         (learner.target_critics.network, reference.target),
     ):
         torch.testing.assert_close(flat(mine), flat(other), rtol=0, atol=1e-6)
-    torch.testing.assert_close(learner.log_alpha, reference.log_alpha, rtol=0, atol=1e-8)
+    torch.testing.assert_close(learner.temperature.log_alpha, reference.log_alpha, rtol=0, atol=1e-8)
 
 
 def test_only_rows_whose_task_ended_ignore_what_follows() -> None:
@@ -199,8 +199,8 @@ def test_the_actors_step_leaves_the_critics_where_their_own_step_put_them(
 
 @pytest.mark.parametrize("action_size", [1, 2, 5])
 def test_the_target_entropy_is_minus_the_number_of_action_components(action_size: int) -> None:
-    assert make_learner(action_size).target_entropy == -float(action_size)
-    assert make_learner(action_size, target_entropy=0.5).target_entropy == 0.5
+    assert make_learner(action_size).temperature.target_entropy == -float(action_size)
+    assert make_learner(action_size, target_entropy=0.5).temperature.target_entropy == 0.5
 
 
 @pytest.mark.parametrize(("target_entropy", "direction"), [(100.0, 1), (-100.0, -1)])
@@ -219,10 +219,10 @@ def test_the_weight_has_a_logarithm_of_its_own_gradient() -> None:
     moved = []
     for initial in (1e-3, 1.0, 50.0):
         learner = make_learner(ent_coef_init=initial, learning_rate=0.01)
-        before = learner.log_alpha.item()
+        before = learner.temperature.log_alpha.item()
         assert before == pytest.approx(math.log(initial), abs=1e-6)
         loss = learner.update(transitions(), START).metrics["ent_coef_loss"].item()
-        gradient = learner.alpha_optimizer.exp_avg.item() / 0.1
+        gradient = learner.temperature.optimizer.exp_avg.item() / 0.1
         assert loss == pytest.approx(before * gradient, rel=1e-4, abs=1e-6)
         moved.append(gradient)
     assert moved == pytest.approx(3 * moved[:1], rel=1e-4)  # the same policy each time, the same gradient
@@ -295,7 +295,7 @@ def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip(settings: dict[s
     ):
         for name, tensor in mine.state_dict().items():
             assert torch.equal(tensor, theirs.state_dict()[name]), name
-    assert torch.equal(one.log_alpha, other.log_alpha)
+    assert torch.equal(one.temperature.log_alpha, other.temperature.log_alpha)
     assert explorer_of(one).rng.random() == explorer_of(other).rng.random()
 
 
