@@ -1,0 +1,300 @@
+"""What a run folder tells of its run, read without torch: a few small files, and none of them trusted.
+
+Everything that lists, compares or exports runs reads them here. A folder that is no run, or is a damaged one, has a
+record as well, which says so in words.
+"""
+
+import contextlib
+import io
+import math
+import os
+import stat
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from rl_training.core.errors import UserError, printable, readable
+from rl_training.experiment.files import read_json, read_plain
+from rl_training.experiment.locking import is_held
+from rl_training.experiment.rows import STEP, count_of, is_evaluation, is_metrics_row, parse_rows
+from rl_training.experiment.run_settings import flattened, read_settings, total_timesteps_of
+
+ENDED = ("finished", "stopped", "paused", "failed", "interrupted")
+STATUSES = ("running", *ENDED, "abandoned", "damaged")
+"""`stopped` is an early stop; `abandoned` one that calls itself running while no process holds its lock."""
+NO_RUN = "not a run"
+TRACES = {".origin.json", ".lock", "metadata.json", "metrics.jsonl", "evaluations.jsonl"}
+"""What a run leaves beside its config."""
+TAIL = 1 << 16
+"""Bytes at the end of `metrics.jsonl` in which its last row is looked for."""
+SCALARS = (str, int, float, bool, NoneType)
+Evaluation = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run, or a folder that is none; what is not known is None."""
+
+    path: Path
+    name: str
+    """The folder's name, with the folders above it that were searched."""
+    status: str
+    """One of `STATUSES`, or `not a run`."""
+    problem: str | None = None
+    """What is wrong with the folder, in words."""
+    algo: str | None = None
+    env_id: str | None = None
+    seed: int | None = None
+    timesteps: int | None = None
+    """Steps made so far, as far as they were logged."""
+    total_timesteps: int | None = None
+    score: float | None = None
+    """Mean return of the last tenth of the evaluations, and of one at least."""
+    best: float | None = None
+    """The highest mean return of an evaluation."""
+    started: datetime | None = None
+    finished: datetime | None = None
+    num_evaluations: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict, repr=False)
+    """`metadata.json` as it is."""
+    written: bytes = field(default=b"", repr=False)
+    """`evaluations.jsonl` as it is: thousands of runs would be millions of numbers."""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder is a run, be it a damaged one."""
+        return self.status != NO_RUN
+
+    def told(self, name: str) -> Any:
+        """Return an entry of the metadata that is a number, a text, or a list or map of such; None in place of others.
+
+        A damaged file may hold anything, as deep as it likes.
+        """
+        value = self.metadata.get(name)
+        if isinstance(value, dict):
+            return scalars(value)
+        if isinstance(value, list):
+            return [part for part in value if isinstance(part, SCALARS)]
+        return value if isinstance(value, SCALARS) else None
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """The evaluations, with the return of every episode; damaged rows are left out."""
+        return _parsed(self.written)[0]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Every setting, those of the algorithm beside the others, and `env_kwargs.x` for x within a map.
+
+        Read when it is asked for, as YAML takes long; nothing if it cannot be read.
+        """
+        try:
+            return flattened(read_settings(self.path))
+        except UserError:
+            return {}
+
+
+def scalars(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers and texts of a map, without lists and maps in it."""
+    return {key: part for key, part in values.items() if isinstance(part, SCALARS)}
+
+
+def read_run(path: Path, name: str | None = None) -> RunRecord:
+    """Return the record of a folder, whatever it is."""
+    name = printable(name if name is not None else path.name or path)
+    try:
+        files = set(os.listdir(path))
+    except (OSError, ValueError) as error:  # the latter of names that no disk has
+        problem = error.strerror if isinstance(error, OSError) else error
+        return RunRecord(path, name, NO_RUN, f"cannot be read: {problem}")
+    if not files:
+        return RunRecord(path, name, NO_RUN, "empty")
+    problems: list[str] = []
+    metadata = _metadata(path, files, problems)
+    known = _identity(path, files, metadata, problems)
+    if known is None:
+        return RunRecord(path, name, NO_RUN, _what_else(files, problems))
+    written = _written(path, files, problems)
+    returns = _returns(written, problems)
+    status, remark = _status(path, files, metadata)
+    problem = "; ".join([*([remark] if remark else []), *problems]) or None
+    return RunRecord(
+        path,
+        name,
+        status,
+        readable(problem) if problem else None,
+        **known,
+        timesteps=_timesteps(path, files, metadata),
+        total_timesteps=total_timesteps_of(path),
+        score=score_of(returns),
+        best=max(returns, default=None),
+        started=_time(metadata.get("started")),
+        finished=_time(metadata.get("finished")),
+        num_evaluations=len(returns),
+        metadata=metadata,
+        written=written,
+    )
+
+
+def score_of(returns: list[float]) -> float | None:
+    """Return the mean of the last tenth of what evaluations returned, and of one at least.
+
+    >>> score_of([1.0, 2.0, 3.0])
+    3.0
+    >>> score_of([float(number) for number in range(20)])
+    18.5
+    """
+    last = returns[-math.ceil(len(returns) / 10) :] if returns else []
+    return sum(last) / len(last) if last else None
+
+
+def _metadata(path: Path, files: set[str], problems: list[str]) -> dict[str, Any]:
+    """Return the metadata, or nothing and why."""
+    if "metadata.json" not in files:
+        return {}
+    try:
+        data = read_json(path / "metadata.json")
+    except UserError as error:
+        problems.append(_within(path, error))
+        return {}
+    if isinstance(data, dict):
+        return data
+    problems.append("metadata.json is damaged: it is no map")
+    return {}
+
+
+def _identity(
+    path: Path, files: set[str], metadata: dict[str, Any], problems: list[str]
+) -> dict[str, Any] | None:
+    """Return algorithm, environment and seed; None if nothing in the folder shows that it is a run."""
+    found = metadata
+    if not _names_run(metadata):
+        if "metadata.json" in files and not problems:
+            problems.append("metadata.json names no algorithm and environment")
+        try:
+            found = read_settings(path) if "config.yaml" in files else {}
+        except UserError as error:
+            problems.append(_within(path, error))
+            found = {}
+        if not _names_run(found):
+            found = {}
+            if ".origin.json" not in files and not _has_checkpoint(path, files):
+                return None
+            if "config.yaml" not in files:
+                problems.append("config.yaml is missing")
+        elif not files & TRACES and not _has_checkpoint(path, files):
+            return None  # a config of somebody's, and perhaps a whole project around it
+    return {
+        "algo": readable(found["algo"]) if found else None,
+        "env_id": readable(found["env_id"]) if found else None,
+        "seed": count_of(found.get("seed")),
+    }
+
+
+def _names_run(data: dict[str, Any]) -> bool:
+    return all(isinstance(data.get(key), str) for key in ("algo", "env_id"))
+
+
+def _has_checkpoint(path: Path, files: set[str]) -> bool:
+    """Tell whether there is a checkpoint of ours, whole or not."""
+    if "checkpoints" not in files:
+        return False
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path / "checkpoints"):
+            if name.startswith("step_") and (path / "checkpoints" / name / "manifest.json").is_file():
+                return True
+    return False
+
+
+def _what_else(files: set[str], problems: list[str]) -> str:
+    """Return what a folder is that is not a run."""
+    if "manifest.json" in files and "model.safetensors" in files:
+        return "a checkpoint or a saved agent"
+    return "; ".join(["no file in it is a run's", *problems])
+
+
+def _status(path: Path, files: set[str], metadata: dict[str, Any]) -> tuple[str, str | None]:
+    """Return how a run stands, and a word on it."""
+    said = metadata.get("status")
+    if said in ENDED:
+        word = metadata.get("error") or metadata.get("stop_reason")
+        return str(said), readable(word) if isinstance(word, str) else None
+    if is_held(path):
+        return "running", None
+    if said == "running":
+        return "abandoned", "no process works on it any more"
+    if "metadata.json" in files:
+        word = repr(said) if isinstance(said, SCALARS) else "no word"
+        return "damaged", f"its status is {word}" if metadata else None
+    if "metrics.jsonl" in files or "checkpoints" in files:
+        return "damaged", "metadata.json is missing; resume goes on with it"
+    return "abandoned", "it ended before its first step; resume begins it again"
+
+
+def _written(path: Path, files: set[str], problems: list[str]) -> bytes:
+    if "evaluations.jsonl" not in files:
+        return b""
+    try:
+        return read_plain(path / "evaluations.jsonl")
+    except UserError as error:
+        problems.append(_within(path, error))
+        return b""
+
+
+def _returns(written: bytes, problems: list[str]) -> list[float]:
+    """Return the mean of every evaluation; the rows themselves are let go of."""
+    rows, damaged = _parsed(written)
+    if damaged:
+        problems.append(f"evaluations.jsonl: {len(damaged)} damaged row(s) left out")
+    return [float(row["mean_reward"]) for row in rows]
+
+
+def _parsed(written: bytes) -> tuple[list[Evaluation], list[int]]:
+    return parse_rows(io.BytesIO(written), _is_finite_evaluation)
+
+
+def _timesteps(path: Path, files: set[str], metadata: dict[str, Any]) -> int | None:
+    """Return how many steps were made, by the record of the run's end or by its last row."""
+    metrics = metadata.get("metrics")
+    steps = metrics.get("global_step") if isinstance(metrics, dict) else None
+    if steps is None and "metrics.jsonl" in files:
+        with contextlib.suppress(OSError):
+            steps = _last_row(path / "metrics.jsonl").get(STEP, 0)
+    return count_of(steps)
+
+
+def _last_row(path: Path) -> dict[str, Any]:
+    """Return the last whole row of `metrics.jsonl`; only the end of the file is read."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        return {}
+    with open(path, "rb") as file:
+        file.seek(max(status.st_size - TAIL, 0))
+        lines = file.readlines()
+    for line in reversed(lines):
+        rows, _ = parse_rows([line], is_metrics_row)
+        if rows:
+            return rows[0]
+    return {}
+
+
+def _is_finite_evaluation(row: dict[str, Any]) -> bool:
+    # whole numbers in a file may be larger than any float
+    return is_evaluation(row) and abs(row["mean_reward"]) < 1e300 and count_of(row["timesteps"]) is not None
+
+
+def _time(text: object) -> datetime | None:
+    """Return a moment out of the metadata."""
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+
+
+def _within(path: Path, error: UserError) -> str:
+    """Return a complaint about a file of a run without the folder, which is told beside it."""
+    return str(error).replace(f"{path}{os.sep}", "")
