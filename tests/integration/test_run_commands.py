@@ -315,6 +315,15 @@ def test_a_table_is_drawn_on_a_terminal(folder):
     assert "\x1b[31mfailed" in said
 
 
+def test_what_a_stranger_wrote_is_not_obeyed_by_a_terminal(folder):
+    run_folder(folder, "d", env_id="\x1b[31mred")
+    (folder / "d" / "config.yaml").write_text('note: "\\e[31mred"\n', encoding="utf-8")
+    said, code = on_terminal(["export-results", str(folder / "d"), "--csv", "-"])
+    assert code == 0
+    assert said.count("?[31mred") == 2
+    assert "\x1b" not in said
+
+
 def test_a_terminal_that_knows_ascii_alone(folder):
     run_folder(folder, "é[bold]", seed=4)
     said, code = on_terminal(["runs", "list", str(folder)], PYTHONIOENCODING="ascii", NO_COLOR="1")

@@ -46,7 +46,7 @@ def run(argv: list[str]) -> int:
     rows = runs.rows(evaluations=flags.evaluations)
     for path, text in ((flags.csv, csv_text(rows)), (flags.json, json_text(rows) + "\n")):
         if path == "-":
-            sys.stdout.write(text)
+            sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         elif path is not None:
             _write(Path(path), text)
             print(printable(f"{path}: {len(rows)} row(s) of {len(runs)} run(s)"))

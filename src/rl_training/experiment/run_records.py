@@ -113,13 +113,14 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     if not files:
         return RunRecord(path, name, NO_RUN, "empty")
     problems: list[str] = []
+    held = is_held(path)  # before the metadata, which a run writes before it lets go
     metadata = _metadata(path, files, problems)
     known = _identity(path, files, metadata, problems)
     if known is None:
         return RunRecord(path, name, NO_RUN, _what_else(files, problems))
     written = _written(path, files, problems)
     returns = _returns(written, problems)
-    status, remark = _status(path, files, metadata)
+    status, remark = _status(path, files, metadata, held)
     problem = "; ".join([*([remark] if remark else []), *problems]) or None
     return RunRecord(
         path,
@@ -216,14 +217,15 @@ def _what_else(files: set[str], problems: list[str]) -> str:
     return "; ".join(["no file in it is a run's", *problems])
 
 
-def _status(path: Path, files: set[str], metadata: dict[str, Any]) -> tuple[str, str | None]:
+def _status(path: Path, files: set[str], metadata: dict[str, Any], held: bool) -> tuple[str, str | None]:
     """Return how a run stands, and a word on it."""
     said = metadata.get("status")
+    # a resumed run says so only when it is restored, and one that has just begun holds its lock since
+    if held or (said not in ENDED and is_held(path)):
+        return "running", None
     if said in ENDED:
         word = metadata.get("error") or metadata.get("stop_reason")
         return str(said), readable(word) if isinstance(word, str) else None
-    if is_held(path):
-        return "running", None
     if said == "running":
         return "abandoned", "no process works on it any more"
     if "metadata.json" in files:

@@ -1,6 +1,7 @@
 """What a run folder tells without torch: status, steps, scores; and of damaged folders, that they are."""
 
 import builtins
+import contextlib
 import json
 import os
 from datetime import UTC, datetime
@@ -49,6 +50,37 @@ class TestWhole:
         run = read_run(folder)
         assert (run.status, run.timesteps) == ("abandoned", 900)
         assert "no process works on it" in run.problem
+
+    @pytest.mark.parametrize("status", ["finished", "paused", "failed"])
+    def test_a_run_that_is_being_resumed_runs_before_its_metadata_says_so(self, tmp_path, status):
+        folder = run_folder(tmp_path, status=status, stop_reason="it was late")
+        with RunLock(folder):
+            run = read_run(folder)
+        assert (run.status, run.problem) == ("running", None)
+
+    def test_a_run_that_ends_while_it_is_read_is_not_abandoned(self, tmp_path, monkeypatch):
+        folder = run_folder(tmp_path, status="running")
+        lock, read = RunLock(folder).__enter__(), run_records.read_json
+
+        def read_and_end(path):
+            data = read(path)
+            lock.__exit__(None, None, None)
+            return data
+
+        monkeypatch.setattr(run_records, "read_json", read_and_end)
+        assert read_run(folder).status == "running"
+
+    def test_a_run_that_begins_while_it_is_read_is_not_abandoned(self, tmp_path, monkeypatch):
+        folder = run_folder(tmp_path, status="running")
+        read = run_records.read_json
+        with contextlib.ExitStack() as begun:
+
+            def begin_and_read(path):
+                begun.enter_context(RunLock(folder))
+                return read(path)
+
+            monkeypatch.setattr(run_records, "read_json", begin_and_read)
+            assert read_run(folder).status == "running"
 
     def test_killed_in_its_first_instant(self, tmp_path):
         folder = tmp_path / "new"
