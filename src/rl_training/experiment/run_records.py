@@ -285,7 +285,7 @@ def _last_row(path: Path) -> dict[str, Any]:
 
 def _is_finite_evaluation(row: dict[str, Any]) -> bool:
     # whole numbers in a file may be larger than any float
-    return is_evaluation(row) and abs(row["mean_reward"]) < 1e300 and count_of(row["timesteps"]) is not None
+    return is_evaluation(row) and abs(row["mean_reward"]) < 1e300 and 0 <= row["timesteps"] < 2**64
 
 
 def _time(text: object) -> datetime | None:
