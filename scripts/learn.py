@@ -18,8 +18,8 @@ from rl_training.experiment.files import write_json, write_text
 from rl_training.experiment.job_states import JobState
 from rl_training.experiment.jobs import Job, JobFolder
 from rl_training.experiment.launch import launch
-from rl_training.experiment.logging import read_rows
 from rl_training.experiment.metadata import versions
+from rl_training.experiment.rows import read_rows
 from rl_training.experiment.runs import evaluate_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]

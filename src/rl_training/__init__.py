@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from rl_training.algorithms.base import Algorithm
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.env_check import EnvReport
+    from rl_training.experiment.run_search import Runs
     from rl_training.models.encoders import EncoderClass
 
-__all__ = ["__version__", "check_env", "load"]
+__all__ = ["__version__", "check_env", "load", "load_runs"]
 
 
 def load(
@@ -62,3 +63,14 @@ def check_env(
     from rl_training.experiment.env_check import check_env as check
 
     return check(env, env_kwargs, seed, env_wrappers=env_wrappers, max_episode_steps=max_episode_steps)
+
+
+def load_runs(*patterns: "str | PathLike[str]") -> "Runs":
+    """Return records of the runs in a folder, by default `runs`, or of what a pattern such as `runs/ppo__*` names.
+
+    A record has `path`, `name`, `algo`, `env_id`, `seed`, `status`, `timesteps`, `score`, `best`, `evaluations`,
+    `config` and more; `load_runs("runs").to_frame()` makes a frame of pandas of them. Imports no torch.
+    """
+    from rl_training.experiment.run_search import load_runs as load_all
+
+    return load_all(*patterns)

@@ -12,7 +12,7 @@ import pytest
 from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment import curves
 from rl_training.experiment.faults import forget_traceback, write_traceback
-from rl_training.experiment.logging import read_rows
+from rl_training.experiment.rows import read_rows
 from rl_training.experiment.runs import resume, train
 from rl_training.runtime.callbacks import Callback
 from support.callbacks import StopAtCollect

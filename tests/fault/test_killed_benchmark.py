@@ -16,6 +16,7 @@ from rl_training.experiment import runs
 from rl_training.experiment.benchmark_report import report
 from rl_training.experiment.benchmarks import benchmark_jobs, contenders, published_of
 from rl_training.experiment.run_records import read_run
+from rl_training.experiment.scored_runs import scored_run
 from support.configs import tiny_config
 
 KILLS = 3
@@ -55,7 +56,7 @@ def left_alone(manifest: Path, folder: Path) -> dict[str, list[dict[str, str]]]:
     records = []
     for job in benchmark_jobs(found, SEEDS):
         run = runs.train(job.config.with_overrides(output_dir=str(folder / "alone")))
-        records.append(read_run(run.run_dir, name=names[job.name].name))
+        records.append(scored_run(read_run(run.run_dir), name=names[job.name].name))
     references = {"CartPole-v1": (20.0, 500.0)}
     report(records, folder / "report", None, references, published_of(found))
     return tables(folder / "report")

@@ -8,7 +8,8 @@ import pytest
 from rl_training.core.errors import UserError
 from rl_training.experiment import benchmark_pictures, runs
 from rl_training.experiment.benchmark_report import report
-from rl_training.experiment.run_records import read_records, read_run
+from rl_training.experiment.run_records import read_run
+from rl_training.experiment.scored_runs import read_records, scored_run
 from rl_training.experiment.statistics import Published
 from support.benchmarks import run
 from support.benchmarks import runs as made_up
@@ -133,7 +134,7 @@ def test_real_runs_are_read_with_their_times(tiny, tmp_path):
     records = []
     for seed in (1, 2):
         config = tiny("ppo", seed=seed, total_timesteps=256, eval_every_timesteps=64)
-        records.append(read_run(runs.train(config).run_dir))
+        records.append(scored_run(read_run(runs.train(config).run_dir)))
     assert [record.seed for record in records] == [1, 2]
     assert len(records[0].evaluations) > 1
     assert all(record.times is not None for record in records)

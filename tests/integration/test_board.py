@@ -18,7 +18,7 @@ def test_lines(capsys):
     board = PlainBoard()
     board.event(state("training"))
     board.event(state("training", steps=32))
-    board.event(state("finished", steps=64, score=1.25))
+    board.event(state("finished", steps=64, evaluation=1.25))
     board.event(state("failed", error="it \x1b[31mbroke", kept=True))
     board.event(state("waiting", held=True))
     board.event(state("finished", kept=True))
@@ -41,7 +41,7 @@ def test_a_line_per_running_job_now_and_then(capsys, monkeypatch):
 
 
 def test_the_table_shows_what_trains_first_and_counts_what_has_no_room():
-    states = [state("finished", seed, score=500.0) for seed in range(40)]
+    states = [state("finished", seed, evaluation=500.0) for seed in range(40)]
     states += [
         state("failed", 41, error="[bold]broke"),
         state("training", 42),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rl_training import load_runs
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment import launch as launching
@@ -18,8 +19,8 @@ from rl_training.experiment.files import read_json
 from rl_training.experiment.job_states import Board, JobState
 from rl_training.experiment.jobs import Job, JobFolder, jobs_of
 from rl_training.experiment.launch import launch, on_its_cores, share_of_cores, what_went_wrong
-from rl_training.experiment.locking import RunLock, in_use
-from rl_training.experiment.logging import last_row
+from rl_training.experiment.locking import RunLock, is_held
+from rl_training.experiment.rows import last_row
 from support.configs import tiny_config
 
 
@@ -54,7 +55,7 @@ if "NoSuch" in (folder / "job.yaml").read_text():
 run = folder / "run"
 run.mkdir()
 (run / "config.yaml").write_text("")
-(run / "evaluations.jsonl").write_text(json.dumps({"timesteps": 64, "mean_reward": 1.5}) + "\\n")
+(run / "evaluations.jsonl").write_text(json.dumps({"timesteps": 64, "mean_reward": 1.5, "returns": [1.5]}) + "\\n")
 facts = {"status": "stopped", "algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "versions": {"rl_training": "0"}}
 (run / "metadata.json").write_text(json.dumps(facts))
 """
@@ -113,6 +114,7 @@ def test_done_once_and_kept(tmp_path):
     assert record["fingerprint"] == jobs[0].fingerprint
     assert record["versions"]["rl_training"]
     assert record["seconds"] > 0
+    assert [run.score for run in load_runs(tmp_path)] == [record["score"] for record in done.records]
     run_dir = JobFolder(tmp_path).run_dir(jobs[0])
     assert run_dir is not None
     assert (run_dir / "metadata.json").is_file()
@@ -149,7 +151,7 @@ def test_children_run_on_their_cores_and_die_with_their_launcher(tmp_path):
     finally:
         launcher.kill()
         launcher.wait()
-    wait_until(lambda: not in_use(run_dir))
+    wait_until(lambda: not is_held(run_dir))
     assert read_json(run_dir / "metadata.json")["status"] in ("paused", "running")
 
 
@@ -205,7 +207,7 @@ def test_a_run_that_another_process_holds_is_waited_for(tmp_path, fake_child, mo
     job, held = Job("tiny", plain_config()), [True, True, False]
     launch([job], tmp_path)
     (tmp_path / "jobs" / f"{job.key}.json").unlink()
-    monkeypatch.setattr(launching, "in_use", lambda run_dir: held.pop(0) if held else False)
+    monkeypatch.setattr(launching, "is_held", lambda run_dir, **options: held.pop(0) if held else False)
     board = Recording()
     launch([job], tmp_path, board=board)
     assert board.events == ["1 waiting", "1 finished earlier"]

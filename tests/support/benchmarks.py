@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rl_training.experiment.run_records import EvaluationPoint, RunRecord
+from rl_training.experiment.scored_runs import EvaluationPoint, ScoredRun
 
 
 def run(
@@ -13,16 +13,16 @@ def run(
     *,
     every: int = 100,
     seconds: float | None = 1.0,
-) -> RunRecord:
+) -> ScoredRun:
     """Return a run that was evaluated in equal distances, and takes so many seconds from one to the next."""
     points = [
         EvaluationPoint(every * (k + 1), float(reward), None if seconds is None else seconds * (k + 1))
         for k, reward in enumerate(rewards)
     ]
-    return RunRecord(task, name, seed, points)
+    return ScoredRun(task, name, seed, points)
 
 
-def runs(task: str, name: str, scores: Sequence[float], *, first_seed: int = 1) -> list[RunRecord]:
+def runs(task: str, name: str, scores: Sequence[float], *, first_seed: int = 1) -> list[ScoredRun]:
     """Return a run per score that reaches it in a straight line from 0, and ends with it."""
     return [
         run(task, name, seed, [score * share for share in (0.25, 0.5, 0.75, 1.0)])

@@ -27,7 +27,7 @@ from rl_training.experiment import runs
 from rl_training.experiment.building import build_parts
 from rl_training.experiment.checkpointing import read_checkpoint
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.logging import read_rows
+from rl_training.experiment.rows import read_rows
 from rl_training.policies.explorers import ActorCriticExplorer
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import Evaluator

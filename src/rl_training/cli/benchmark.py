@@ -21,8 +21,8 @@ def run(argv: list[str]) -> int:
     manifest = read_manifest(wanted.manifest)
     from rl_training.cli.launching import run_jobs, typed
     from rl_training.experiment.benchmark_report import report
-    from rl_training.experiment.benchmarks import benchmark_jobs, contenders, published_of, run_records
-    from rl_training.experiment.run_records import read_records
+    from rl_training.experiment.benchmarks import benchmark_jobs, contenders, published_of, scored_jobs
+    from rl_training.experiment.scored_runs import read_records
 
     baseline = None if wanted.baseline is None else read_records(Path(wanted.baseline))
     budget = {} if wanted.total_timesteps is None else {"total_timesteps": wanted.total_timesteps}
@@ -36,7 +36,7 @@ def run(argv: list[str]) -> int:
         again=typed("benchmark", *argv),
     )
     if launched.stopped_by is None and launched.records:
-        records = run_records(found, launched.records)
+        records = scored_jobs(found, launched.records)
         files = report(records, folder, baseline, manifest.references, published_of(found))
         print("\n" + "\n".join(str(file) for file in files), flush=True)
     return code

@@ -94,8 +94,8 @@ def table_of(states: Sequence[JobState]) -> Any:
         status = f"{state.status}: {state.error}" if state.error else state.status
         if state.held and state.status == "waiting":
             status = WORDS["waiting"]
-        score = "" if state.score is None else f"{state.score:.1f}"
-        table.add_row(escape(printable(state.job)), escape(printable(status)), steps, left, score)
+        evaluation = "" if state.evaluation is None else f"{state.evaluation:.1f}"
+        table.add_row(escape(printable(state.job)), escape(printable(status)), steps, left, evaluation)
     if len(ranked) > SHOWN:
         table.add_row(f"and {len(ranked) - SHOWN} more", "", "", "", "")
     return table
@@ -105,6 +105,6 @@ def _details(state: JobState) -> list[str]:
     found = [f"{state.steps:,} of {state.job.config.total_timesteps:,} steps"]
     if state.seconds_left is not None:
         found.append(f"{duration(state.seconds_left)} left")
-    if state.score is not None:
-        found.append(f"evaluation {state.score:.1f}")
+    if state.evaluation is not None:
+        found.append(f"evaluation {state.evaluation:.1f}")
     return found

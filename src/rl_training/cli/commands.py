@@ -15,6 +15,8 @@ COMMANDS = {
     "check-env": ("rl_training.cli.check_env", "tell what is wrong with an environment, before a run"),
     "zoo": ("rl_training.cli.zoo", "list, show and run presets"),
     "benchmark": ("rl_training.cli.benchmark", "presets on many seeds, as tables and pictures"),
+    "runs": ("rl_training.cli.runs", "list, show, compare and delete runs"),
+    "export-results": ("rl_training.cli.export_results", "write the results of many runs as CSV or JSON"),
 }
 
 NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
@@ -22,11 +24,12 @@ NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 HELP = f"""usage: rl-training COMMAND [options]
 
 commands:
-{"".join(f"  {name:<9} {text}{chr(10)}" for name, (_, text) in COMMANDS.items())}
+{"".join(f"  {name:<15} {text}{chr(10)}" for name, (_, text) in COMMANDS.items())}
 start here:
   rl-training train --config configs/ppo/cartpole.yaml
   rl-training train ppo --env-id CartPole-v1 --seed 3
   rl-training eval runs/RUN --num-episodes 20
+  rl-training runs list
 
 rl-training COMMAND --help tells more; --debug shows the traceback of an error; --version the version.
 """

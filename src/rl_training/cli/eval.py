@@ -7,7 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from rl_training.cli.flags import chosen_env, counts_of, parse, with_whole_numbers
+from rl_training.cli.flags import chosen_env, counts_of, with_whole_numbers
+from rl_training.cli.parsing import parse
 from rl_training.core.errors import printable
 from rl_training.experiment.loading import load_agent
 from rl_training.experiment.video import record_video

@@ -1,10 +1,7 @@
 """Flags from config dataclasses: same names, same types, the text under a field as its help."""
 
 import ast
-import contextlib
 import inspect
-import io
-import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field, fields, is_dataclass, make_dataclass
@@ -13,11 +10,11 @@ from typing import Annotated, Any, Literal, get_type_hints
 import tyro
 import yaml
 
+from rl_training.cli.parsing import parse
 from rl_training.config import TrainConfig, algorithm_config_class
 from rl_training.core.checked_config import whole_number
 from rl_training.core.env_wrappers import Wrappers, wrapper_texts
 from rl_training.core.errors import UserError
-from rl_training.core.other_names import here_called
 from rl_training.core.preprocessing import SETTINGS_OF
 from rl_training.core.schedules import Schedule, schedule_text
 from rl_training.core.strict_yaml import StrictLoader
@@ -184,39 +181,6 @@ def with_whole_numbers(argv: list[str], names: Iterable[str]) -> list[str]:
         elif place and argv[place - 1] in flags and (number := whole_number(word)) is not None:
             found[place] = str(number)
     return found
-
-
-def parse(target: Any, argv: list[str], prog: str, description: str | None = None) -> Any:
-    """Let tyro parse the flags; what it draws in a box when they are wrong becomes one sentence.
-
-    It has no public way to ask what was wrong, so its version is bounded where the package's requirements are listed.
-    """
-    drawn, help_text = io.StringIO(), io.StringIO()
-    try:
-        with contextlib.redirect_stderr(drawn), contextlib.redirect_stdout(help_text):
-            return tyro.cli(target, args=argv, prog=prog, description=description)
-    except SystemExit as stop:
-        if not stop.code:
-            # a config may name it; the frame around it stays where it is
-            print(re.sub(r"\(required\) {16}", "(unless a config names it)", help_text.getvalue()), end="")
-            raise
-        raise UserError(_sentence(drawn.getvalue(), prog)) from None
-
-
-def _sentence(drawn: str, prog: str) -> str:
-    """Return what a box with a title, an explanation and help texts says, without its frame, title and help."""
-    lines = re.sub(r"[─│╭╮╰╯┌┐└┘|+]+|-{3,}", " ", drawn).strip().splitlines()
-    text = " ".join(" ".join(lines[1:]).split())
-    more = f"; {prog} --help lists all flags"
-    unknown = re.match(r"Unrecognized options: ([^\s,]+)", text)
-    if unknown:
-        if (other := here_called(unknown[1])) is not None:
-            return f"unknown flag '{unknown[1]}'; here it is called '--{other.replace('_', '-')}'"
-        similar = re.search(r"Perhaps you meant: (--[\w-]+)", text)
-        return f"unknown flag '{unknown[1]}'" + (f"; did you mean '{similar[1]}'?" if similar else more)
-    found = re.split(r" ?(Argument helptext|For full helptext)", text)[0].rstrip(".")
-    found = found.removeprefix("Error parsing ")
-    return f"{found[:1].lower()}{found[1:]}{more}"
 
 
 def _group(name: str, config_class: type, names: Any, values: Mapping[str, Any]) -> type:

@@ -6,7 +6,8 @@ from typing import Annotated
 import tyro
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.cli.flags import counts_of, named_settings, parse, with_whole_numbers
+from rl_training.cli.flags import counts_of, named_settings, with_whole_numbers
+from rl_training.cli.parsing import parse
 from rl_training.cli.train import print_result
 from rl_training.config import TrainConfig
 from rl_training.core.checked_config import CheckedConfig

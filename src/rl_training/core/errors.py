@@ -23,7 +23,10 @@ OUT_OF_MEMORY = (
 
 def printable(text: object) -> str:
     """Return a text whose escape sequences a terminal does not obey; lines stay lines."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in str(text))
+    said = str(text)
+    if said.isprintable():
+        return said
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in said)
 
 
 def readable(message: object) -> str:

@@ -16,14 +16,15 @@ from rl_training.experiment.benchmark_summary import References, Settings, Summa
 from rl_training.experiment.benchmark_text import markdown
 from rl_training.experiment.drawing import silent_drawing, warn_not_drawn
 from rl_training.experiment.files import write_bytes, write_json, write_text
-from rl_training.experiment.run_records import BEST_RULE, SCORE_RULE, RunRecord, write_records
+from rl_training.experiment.scored_runs import ScoredRun, write_records
+from rl_training.experiment.scores import BEST_RULE, SCORE_RULE
 from rl_training.experiment.statistics import LEVEL, RESAMPLES, VERDICT_RULE, Estimate, Published
 
 
 def report(
-    records: Sequence[RunRecord],
+    records: Sequence[ScoredRun],
     folder: Path | str,
-    baseline: Sequence[RunRecord] | None = None,
+    baseline: Sequence[ScoredRun] | None = None,
     references: References | None = None,
     published: Mapping[tuple[str, str], Published] | None = None,
     *,
@@ -50,7 +51,7 @@ def report(
         ) from error
 
 
-def _write(summary: Summary, records: Sequence[RunRecord], folder: Path) -> list[Path]:
+def _write(summary: Summary, records: Sequence[ScoredRun], folder: Path) -> list[Path]:
     """Write the text last: what it shows is there when it is."""
     tables = {
         "scores.csv": _scores(summary),

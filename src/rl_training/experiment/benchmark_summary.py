@@ -9,12 +9,12 @@ import numpy as np
 from rl_training.core.errors import UserError
 from rl_training.experiment import statistics
 from rl_training.experiment.run_curves import Curves, over_steps, over_time, over_training, training_start
-from rl_training.experiment.run_records import RunRecord
+from rl_training.experiment.scored_runs import ScoredRun
 from rl_training.experiment.statistics import RESAMPLES, Array, Band, Draws, Estimate, Published
 
 References = Mapping[str, tuple[float, float]]
 """Task -> the scores that count as 0 and as 1."""
-Cells = dict[tuple[str, str], list[RunRecord]]
+Cells = dict[tuple[str, str], list[ScoredRun]]
 """(name, task) -> its runs in the order of their seeds."""
 
 NUM_THRESHOLDS = 101
@@ -38,7 +38,7 @@ class TaskSummary:
 
     name: str
     task: str
-    runs: Sequence[RunRecord]
+    runs: Sequence[ScoredRun]
     iqm: Estimate
     mean: Estimate
     median: Estimate
@@ -103,8 +103,8 @@ class Summary:
 
 
 def summarise(
-    records: Sequence[RunRecord],
-    baseline: Sequence[RunRecord] | None = None,
+    records: Sequence[ScoredRun],
+    baseline: Sequence[ScoredRun] | None = None,
     references: References | None = None,
     published: Mapping[tuple[str, str], Published] | None = None,
     settings: Settings | None = None,
@@ -127,7 +127,7 @@ def summarise(
     return Summary(settings, references, baseline is not None, tasks, aggregates, improvements, comparisons)
 
 
-def group(records: Sequence[RunRecord], if_none: str) -> Cells:
+def group(records: Sequence[ScoredRun], if_none: str) -> Cells:
     """Return the runs of every name on every task, sorted; a seed that comes twice is refused."""
     if not records:
         raise UserError(if_none)
@@ -151,7 +151,7 @@ def _check_references(references: References) -> None:
 
 
 def _task(
-    key: tuple[str, str], runs: list[RunRecord], references: References, settings: Settings
+    key: tuple[str, str], runs: list[ScoredRun], references: References, settings: Settings
 ) -> TaskSummary:
     name, task = key
     scores = np.array([run.score for run in runs])
@@ -236,7 +236,7 @@ def _improvements(ours: Cells, theirs: Cells, settings: Settings) -> Iterator[Im
         )
 
 
-def _scores(runs: Sequence[RunRecord]) -> Array:
+def _scores(runs: Sequence[ScoredRun]) -> Array:
     return np.array([run.score for run in runs])
 
 

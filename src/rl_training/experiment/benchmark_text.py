@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rl_training.core.errors import printable
 from rl_training.experiment.benchmark_summary import Summary
-from rl_training.experiment.run_records import BEST_RULE, SCORE_RULE
+from rl_training.experiment.scores import BEST_RULE, SCORE_RULE
 from rl_training.experiment.statistics import LEVEL, VERDICT_RULE, Estimate, Published
 
 COVERAGE = {3: 74, 5: 83, 10: 90}

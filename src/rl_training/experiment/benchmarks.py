@@ -9,8 +9,8 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import ConfigError
 from rl_training.core.manifests import Manifest
 from rl_training.core.presets import task_name
-from rl_training.experiment.jobs import Job, jobs_of, run_record
-from rl_training.experiment.run_records import RunRecord
+from rl_training.experiment.jobs import Job, jobs_of, scored_job
+from rl_training.experiment.scored_runs import ScoredRun
 from rl_training.experiment.statistics import Published
 
 
@@ -58,11 +58,11 @@ def benchmark_jobs(found: Sequence[Contender], seeds: int) -> list[Job]:
     return jobs_of([(contender.preset, contender.config) for contender in found], range(1, seeds + 1))
 
 
-def run_records(found: Sequence[Contender], records: Sequence[Mapping[str, Any]]) -> list[RunRecord]:
+def scored_jobs(found: Sequence[Contender], records: Sequence[Mapping[str, Any]]) -> list[ScoredRun]:
     """Return what finished jobs left as a report takes it, by the names and tasks of their presets."""
     by_preset = {contender.preset: contender for contender in found}
     return [
-        run_record(record, by_preset[record["name"]].task, by_preset[record["name"]].name)
+        scored_job(record, by_preset[record["name"]].task, by_preset[record["name"]].name)
         for record in records
     ]
 

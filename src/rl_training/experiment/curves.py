@@ -5,7 +5,7 @@ from typing import Any
 
 from rl_training.experiment.drawing import as_png, new_figure, silent_drawing, warn_not_drawn
 from rl_training.experiment.files import write_bytes
-from rl_training.experiment.logging import STEP, is_metrics_row, is_number, read_rows
+from rl_training.experiment.rows import STEP, is_evaluation, is_metrics_row, read_rows
 
 
 def plot_learning_curve(run_dir: Path, title: str) -> Path | None:
@@ -20,20 +20,10 @@ def plot_learning_curve(run_dir: Path, title: str) -> Path | None:
         return None
 
 
-def _is_evaluation(row: dict[str, Any]) -> bool:
-    returns = row.get("returns")
-    return (
-        is_number(row.get("timesteps"))
-        and is_number(row.get("mean_reward"))
-        and isinstance(returns, list)
-        and all(map(is_number, returns))
-    )
-
-
 def _plot(run_dir: Path, title: str) -> Path | None:
     rows = read_rows(run_dir / "metrics.jsonl", is_metrics_row)
     rows = [row for row in rows if row.get("rollout/ep_rew_mean") is not None]
-    evaluations = read_rows(run_dir / "evaluations.jsonl", _is_evaluation)
+    evaluations = read_rows(run_dir / "evaluations.jsonl", is_evaluation)
     if not rows and not evaluations:
         return None
     with silent_drawing():

@@ -154,12 +154,20 @@ def refuse_link_inside(folder: Path, target: Path) -> None:
 def read_json(path: Path) -> Any:
     """Return the JSON in a file of sensible size; what is wrong is told in one sentence."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise UserError(f"{path} is not a plain file")
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise UserError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB, which no file of ours is")
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        return json.loads(read_plain(path).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
+
+
+def read_plain(path: Path) -> bytes:
+    """Return the bytes of a plain file of sensible size; a pipe would make us wait for ever, so others are refused."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path} is not a plain file")
+        if status.st_size > MAX_JSON_BYTES:
+            raise UserError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB, which no file of ours is")
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error

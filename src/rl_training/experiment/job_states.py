@@ -17,8 +17,8 @@ class JobState:
     job: Job
     status: Status = "waiting"
     steps: int = 0
-    score: float | None = None
-    """The latest evaluation's mean return."""
+    evaluation: float | None = None
+    """The latest one's mean return, which is not the score."""
     kept: bool = False
     """It was done, or had failed, before this launch."""
     held: bool = False

@@ -17,9 +17,10 @@ from typing import Any
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.experiment.files import read_json, write_json
-from rl_training.experiment.logging import last_row
 from rl_training.experiment.metadata import read_metadata, versions
-from rl_training.experiment.run_records import ELAPSED, ENDED, EvaluationPoint, RunRecord, read_run
+from rl_training.experiment.rows import ELAPSED, is_metrics_row, last_row
+from rl_training.experiment.run_records import DONE, read_run
+from rl_training.experiment.scored_runs import EvaluationPoint, ScoredRun, scored_run
 
 FORMAT = 1
 MAX_NAME = 60
@@ -120,22 +121,22 @@ def _is_record(record: Any) -> bool:
     if record.get("status") == "failed":
         return isinstance(record.get("error"), str)
     try:
-        whole = run_record(record, "", "").score == record["score"] and isinstance(record["versions"], dict)
+        whole = scored_job(record, "", "").score == record["score"] and isinstance(record["versions"], dict)
     except (KeyError, TypeError, UserError):
         return False
     return whole and record.get("status") == "finished"
 
 
-def run_record(record: Mapping[str, Any], task: str, name: str) -> RunRecord:
+def scored_job(record: Mapping[str, Any], task: str, name: str) -> ScoredRun:
     """Return what a finished job left as a report takes it."""
-    return RunRecord(
+    return ScoredRun(
         task, name, record["seed"], [EvaluationPoint(**point) for point in record["evaluations"]]
     )
 
 
 def has_ended(run_dir: Path) -> bool:
     """Tell whether a run needs no more training."""
-    return read_metadata(run_dir).get("status") in ENDED
+    return read_metadata(run_dir).get("status") in DONE
 
 
 def ended_record(job: Job, run_dir: Path) -> dict[str, Any]:
@@ -143,17 +144,16 @@ def ended_record(job: Job, run_dir: Path) -> dict[str, Any]:
 
     One whose evaluations cannot be read, or are no numbers, has failed.
     """
-    metadata = read_metadata(run_dir)
+    run = read_run(run_dir)
     try:
-        run = read_run(run_dir)
+        scored = scored_run(run)
     except UserError as error:
         return failed_record(job, str(error), run_dir)
-    last = last_row(run_dir / "metrics.jsonl")
-    return _head(job, "finished", metadata.get("versions")) | {
-        "score": run.score,
-        "evaluations": [asdict(point) for point in run.evaluations],
-        "seconds": last.get(ELAPSED),
-        "stop_reason": metadata.get("stop_reason"),
+    return _head(job, "finished", run.told("versions")) | {
+        "score": scored.score,
+        "evaluations": [asdict(point) for point in scored.evaluations],
+        "seconds": last_row(run_dir / "metrics.jsonl", is_metrics_row).get(ELAPSED),
+        "stop_reason": run.told("stop_reason"),
         "run": run_dir.name,
     }
 

@@ -22,8 +22,8 @@ from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment.files import write_text
 from rl_training.experiment.job_states import Board, JobState, Launched
 from rl_training.experiment.jobs import Job, JobFolder, ended_record, failed_record, has_ended
-from rl_training.experiment.locking import RunLock, in_use
-from rl_training.experiment.logging import last_row
+from rl_training.experiment.locking import RunLock, is_held
+from rl_training.experiment.rows import STEP, is_evaluation, is_metrics_row, last_row
 
 CHILD = ("-P", "-m", "rl_training.cli.child")
 """What a job is run by: the command line, in a new process. A fork would copy the locks of torch's threads."""
@@ -117,7 +117,7 @@ class Launch:
     def _settle(self, state: JobState) -> None:
         """Take what is known of a job from an earlier launch: its record, or a run that ended without one."""
         record, run_dir = self.home.record(state.job), self.home.run_dir(state.job)
-        if record is None and run_dir is not None and has_ended(run_dir) and not in_use(run_dir):
+        if record is None and run_dir is not None and has_ended(run_dir) and not _in_use(run_dir):
             record = self.home.keep(state.job, ended_record(state.job, run_dir))
         if record is not None:
             state.kept = True
@@ -127,7 +127,7 @@ class Launch:
         state.status, state.record = record["status"], record
         state.error = str(record.get("error", ""))
         if evaluations := record.get("evaluations"):
-            state.steps, state.score = evaluations[-1]["step"], evaluations[-1]["mean_reward"]
+            state.steps, state.evaluation = evaluations[-1]["step"], evaluations[-1]["mean_reward"]
         self.board.event(state)
 
     def _start_some(self) -> None:
@@ -137,7 +137,7 @@ class Launch:
             if not free or self.stopped_by is not None:
                 return
             run_dir = self.home.run_dir(state.job)
-            if run_dir is not None and in_use(run_dir):
+            if run_dir is not None and _in_use(run_dir):
                 if not state.held:
                     state.held = True
                     self.board.event(state)
@@ -178,8 +178,8 @@ class Launch:
             code = child.process.poll()  # first: what is looked at afterwards is all that it has left
             child.run_dir = child.run_dir or self.home.run_dir(child.state.job)
             if child.run_dir is not None:
-                steps, score = steps_of(child.run_dir)
-                child.state.steps, child.state.score = max(steps, child.state.steps), score
+                steps, child.state.evaluation = steps_of(child.run_dir)
+                child.state.steps = max(steps, child.state.steps)
             if code is not None:
                 self.children.remove(child)
                 self._keep(child, code)
@@ -246,11 +246,16 @@ def share_of_cores(slot: int, processes: int) -> list[int]:
     return cores[slot::processes] or [cores[slot % len(cores)]]
 
 
+def _in_use(run_dir: Path) -> bool:
+    """Tell whether a run must be waited for; one whose lock cannot be looked at says why when it is resumed."""
+    return is_held(run_dir, if_unknown=False)
+
+
 def steps_of(run_dir: Path) -> tuple[int, float | None]:
     """Return how many steps a run has logged, and the mean return of its latest evaluation."""
-    evaluation = last_row(run_dir / "evaluations.jsonl")
-    row = last_row(run_dir / "metrics.jsonl")
-    return int(row.get("time/total_timesteps", 0)), evaluation.get("mean_reward")
+    evaluation = last_row(run_dir / "evaluations.jsonl", is_evaluation)
+    row = last_row(run_dir / "metrics.jsonl", is_metrics_row)
+    return int(row.get(STEP, 0)), evaluation.get("mean_reward")
 
 
 def what_went_wrong(code: int, errors: Path) -> str:

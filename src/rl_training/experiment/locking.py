@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import stat
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +21,10 @@ except ImportError:  # the first of several things that only POSIX has
 
 _HELD: dict[Path, int] = {}
 """Descriptors by folder locked by this process; a forked worker closes them, as it would keep the lock alive."""
+
+
+TRIES, PAUSE = 3, 0.02
+"""How often, and after how many seconds, a lock is tried for: who looks whether it is held has it for an instant."""
 
 
 def _forget_in_worker() -> None:
@@ -84,12 +89,11 @@ class RunLock:
 
     def _lock(self, descriptor: int) -> None:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-            raise UserError(
-                f"{self.path.parent} is in use by process {owner}; wait for it to end, or stop it first"
-            ) from None
+            if not _locked(descriptor, fcntl.LOCK_EX):
+                owner = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+                raise UserError(
+                    f"{self.path.parent} is in use by process {owner}; wait for it to end, or stop it first"
+                )
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
@@ -113,13 +117,27 @@ class RunLock:
             os.close(descriptor)
 
 
-def in_use(run_dir: Path) -> bool:
-    """Tell whether a process holds the run at this moment."""
-    try:
-        with (run_dir / ".lock").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no lock, or none that can be had: whoever wants the run will find out
-        return False
+def _locked(descriptor: int, kind: int, tries: int = TRIES) -> bool:
+    """Lock an open file, if nobody else has."""
+    for tries_left in reversed(range(tries)):
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if tries_left:
+                time.sleep(PAUSE)
     return False
+
+
+def is_held(run_dir: Path, *, if_unknown: bool = True) -> bool:
+    """Tell whether a process works on a run right now; of a lock that may not be looked at, what `if_unknown` says."""
+    try:
+        descriptor = os.open(run_dir / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        return if_unknown and error.errno in (errno.EACCES, errno.EPERM)
+    try:
+        return not _locked(descriptor, fcntl.LOCK_SH, tries=1)  # several may look at once
+    except OSError:  # a file system without locks, on which no run is trained
+        return False
+    finally:
+        os.close(descriptor)

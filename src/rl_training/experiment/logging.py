@@ -8,7 +8,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,14 +17,12 @@ from rl_training.core.errors import UserError, text_of
 from rl_training.core.types import Progress
 from rl_training.experiment.faults import disk_fault
 from rl_training.experiment.files import unshare, write_text
+from rl_training.experiment.rows import is_metrics_row, read_rows
 from rl_training.experiment.tensorboard import TensorBoardWriter
 from rl_training.runtime.callbacks import Callback
 
-STEP = "time/total_timesteps"
 WALL_CLOCK = ("time/fps", "time/time_elapsed", "time/checkpoint_seconds", "time/checkpoint_bytes")
 """Columns that differ between two runs of the same seed."""
-LAST_BYTES = 1 << 16
-"""How much of a file's end `last_row` reads: more than any row takes."""
 EVENTS = "tensorboard/events.out.tfevents.scalars"
 
 
@@ -237,54 +235,3 @@ def _synced_size(path: Path) -> int:
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return os.fstat(file.fileno()).st_size
-
-
-def read_rows(path: Path, fits: Callable[[dict[str, Any]], bool] = bool) -> list[dict[str, Any]]:
-    """Return the rows of a JSON-lines file that `fits` accepts; others are named in a warning and left out.
-
-    A last line without its end, torn by a crash, is left out silently.
-    """
-    rows: list[dict[str, Any]] = []
-    if not path.exists():
-        return rows
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                break
-            row = _row(line)
-            if row is not None and fits(row):
-                rows.append(row)
-            else:
-                warnings.warn(f"{path}: row {number} is damaged and left out", stacklevel=1)
-    return rows
-
-
-def last_row(path: Path) -> dict[str, Any]:
-    """Return the last whole row of a JSON-lines file that may be growing, or nothing; reads its end alone."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - LAST_BYTES, 0))
-            lines = file.read().split(b"\n")[:-1]
-    except OSError:
-        return {}
-    return (_row(lines[-1]) or {}) if lines else {}
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value out of a file is a number, which true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_metrics_row(row: dict[str, Any]) -> bool:
-    """Return whether a row of `metrics.jsonl` can have been written by us."""
-    return is_number(row.get(STEP)) and all(
-        name.isprintable() and (value is None or is_number(value)) for name, value in row.items()
-    )

@@ -12,7 +12,7 @@ from rl_training.core.presets import shipped, zoo_stem
 from rl_training.experiment import statistics
 from rl_training.experiment.files import read_json
 from rl_training.experiment.jobs import Job, ended_record
-from rl_training.experiment.run_records import SCORE_RULE
+from rl_training.experiment.scores import SCORE_RULE
 from rl_training.experiment.statistics import Estimate
 
 FORMAT = 1

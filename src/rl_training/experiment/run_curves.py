@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rl_training.experiment.run_records import RunRecord
+from rl_training.experiment.scored_runs import ScoredRun
 from rl_training.experiment.statistics import Array
 
 POINTS = 50
@@ -22,7 +22,7 @@ class Curves:
     interpolated: bool
 
 
-def over_steps(runs: Sequence[RunRecord]) -> Curves | None:
+def over_steps(runs: Sequence[ScoredRun]) -> Curves | None:
     """Return evaluations over environment steps, exact if all runs have the same; None if they have none in common.
 
     Otherwise the axis is that of the first run, as far as all runs reach.
@@ -36,7 +36,7 @@ def over_steps(runs: Sequence[RunRecord]) -> Curves | None:
     return _interpolated(runs, axes, shared) if len(shared) else None
 
 
-def over_time(runs: Sequence[RunRecord]) -> Curves | None:
+def over_time(runs: Sequence[ScoredRun]) -> Curves | None:
     """Return evaluations over seconds, as far as all runs reach; None if times are not known or not shared."""
     times = [run.times for run in runs]
     axes = [np.array(known) for known in times if known is not None]
@@ -46,17 +46,17 @@ def over_time(runs: Sequence[RunRecord]) -> Curves | None:
     return _interpolated(runs, axes, np.linspace(start, end, POINTS)) if start < end else None
 
 
-def over_training(runs: Sequence[RunRecord], start: float) -> Curves:
+def over_training(runs: Sequence[ScoredRun], start: float) -> Curves:
     """Return evaluations over the share of training, from `start` on: an axis for tasks of different lengths."""
     return _interpolated(runs, [_shares(run) for run in runs], np.linspace(start, 1.0, POINTS))
 
 
-def training_start(runs: Sequence[RunRecord]) -> float:
+def training_start(runs: Sequence[ScoredRun]) -> float:
     """Return the share of training at which all runs had been evaluated once."""
     return max(float(_shares(run)[0]) for run in runs)
 
 
-def _shares(run: RunRecord) -> Array:
+def _shares(run: ScoredRun) -> Array:
     steps = np.array([point.step for point in run.evaluations], dtype=np.float64)
     return np.asarray(steps / steps[-1])
 
@@ -65,7 +65,7 @@ def _shared(axes: Sequence[Array]) -> tuple[float, float]:
     return max(axis[0] for axis in axes), min(axis[-1] for axis in axes)
 
 
-def _interpolated(runs: Sequence[RunRecord], axes: Sequence[Array], x: Array) -> Curves:
+def _interpolated(runs: Sequence[ScoredRun], axes: Sequence[Array], x: Array) -> Curves:
     rewards = [
         np.interp(x, axis, [point.mean_reward for point in run.evaluations])
         for run, axis in zip(runs, axes, strict=True)

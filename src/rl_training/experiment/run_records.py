@@ -1,163 +1,271 @@
-"""What a run of a benchmark scored: read from its folder, kept in a file, judged by its end and not by its best."""
+"""What a run folder tells of its run, read without torch: a few small files, and none of them trusted.
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+Everything that lists, compares or exports runs reads them here. A folder that is no run, or is a damaged one, has a
+record as well, which says so in words.
+"""
+
+import contextlib
+import io
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-import numpy as np
+from rl_training.core.errors import UserError, printable, readable
+from rl_training.experiment.files import read_json, read_plain
+from rl_training.experiment.locking import is_held
+from rl_training.experiment.rows import STEP, count_of, is_evaluation, is_metrics_row, last_row, parse_rows
+from rl_training.experiment.run_settings import flattened, read_settings, total_timesteps_of
+from rl_training.experiment.scores import score_of
 
-from rl_training.core.errors import UserError
-from rl_training.experiment.files import read_json, write_json
-from rl_training.experiment.logging import STEP, is_metrics_row, is_number, read_rows
-
-SCORE_RULE = "the mean of the last tenth of a run's evaluations (rounded down, at least one)"
-BEST_RULE = (
-    "the highest evaluation of a run, which chance favours: shown beside the score, and never used as one"
-)
-FORMAT = 1
-ENDED = ("finished", "stopped")
-"""How the metadata of a run that needs no more training says so: its budget is spent, or it stopped itself early."""
-ELAPSED = "time/time_elapsed"
-
-
-@dataclass(frozen=True)
-class EvaluationPoint:
-    """One evaluation: environment steps trained before it, mean return, seconds since the run began if known."""
-
-    step: int
-    mean_reward: float
-    wall_time: float | None = None
+ENDED = ("finished", "stopped", "paused", "failed", "interrupted")
+STATUSES = ("running", *ENDED, "abandoned", "damaged")
+"""`stopped` is an early stop; `abandoned` one that calls itself running while no process holds its lock."""
+DONE = ("finished", "stopped")
+"""What needs no more training: the budget is spent, or the run has stopped itself early."""
+NO_RUN = "not a run"
+TRACES = {".origin.json", ".lock", "metadata.json", "metrics.jsonl", "evaluations.jsonl"}
+"""What a run leaves beside its config."""
+SCALARS = (str, int, float, bool, NoneType)
+Evaluation = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run: which task, by whom (an algorithm or a preset), with which seed, and its evaluations in order."""
+    """One run, or a folder that is none; what is not known is None."""
 
-    task: str
+    path: Path
     name: str
-    seed: int
-    evaluations: Sequence[EvaluationPoint]
+    """The folder's name, with the folders above it that were searched."""
+    status: str
+    """One of `STATUSES`, or `not a run`."""
+    problem: str | None = None
+    """What is wrong with the folder, in words."""
+    algo: str | None = None
+    env_id: str | None = None
+    seed: int | None = None
+    timesteps: int | None = None
+    """Steps made so far, as far as they were logged."""
+    total_timesteps: int | None = None
+    score: float | None = None
+    """See `SCORE_RULE`."""
+    best: float | None = None
+    """See `BEST_RULE`."""
+    started: datetime | None = None
+    finished: datetime | None = None
+    num_evaluations: int = 0
+    num_damaged: int = 0
+    """Rows of evaluations that are left out."""
+    metadata: dict[str, Any] = field(default_factory=dict, repr=False)
+    """`metadata.json` as it is."""
+    written: bytes = field(default=b"", repr=False)
+    """`evaluations.jsonl` as it is: thousands of runs would be millions of numbers."""
 
-    def __post_init__(self) -> None:
-        if problem := self._problem():
-            raise UserError(f"the run of {self.name} on {self.task} with seed {self.seed} {problem}")
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder is a run, be it a damaged one."""
+        return self.status != NO_RUN
 
-    def _problem(self) -> str | None:
-        points = self.evaluations
-        if not points:
-            return "has no evaluations; train it with eval_every_timesteps"
-        for point in points:
-            if not math.isfinite(point.mean_reward):
-                return f"was evaluated as {point.mean_reward} at step {point.step:,}; leave it out and say so"
-        if any(after.step <= before.step for before, after in pairwise(points)):
-            return "has evaluations that are not in the order of their steps; sort them and keep one of each"
+    def told(self, name: str) -> Any:
+        """Return an entry of the metadata that is a number, a text, or a list or map of such; None in place of others.
+
+        A damaged file may hold anything, as deep as it likes.
+        """
+        value = self.metadata.get(name)
+        if isinstance(value, dict):
+            return scalars(value)
+        if isinstance(value, list):
+            return [part for part in value if isinstance(part, SCALARS)]
+        return value if isinstance(value, SCALARS) else None
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """The evaluations, with the return of every episode; damaged rows are left out."""
+        return _parsed(self.written)[0]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Every setting, those of the algorithm beside the others, and `env_kwargs.x` for x within a map.
+
+        Read when it is asked for, as YAML takes long; nothing if it cannot be read.
+        """
+        try:
+            return flattened(read_settings(self.path))
+        except UserError:
+            return {}
+
+
+def scalars(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers and texts of a map, without lists and maps in it."""
+    return {key: part for key, part in values.items() if isinstance(part, SCALARS)}
+
+
+def read_run(path: Path, name: str | None = None) -> RunRecord:
+    """Return the record of a folder, whatever it is."""
+    name = printable(name if name is not None else path.name or path)
+    try:
+        files = set(os.listdir(path))
+    except (OSError, ValueError) as error:  # the latter of names that no disk has
+        problem = error.strerror if isinstance(error, OSError) else error
+        return RunRecord(path, name, NO_RUN, f"cannot be read: {problem}")
+    if not files:
+        return RunRecord(path, name, NO_RUN, "empty")
+    problems: list[str] = []
+    held = is_held(path)  # before the metadata, which a run writes before it lets go
+    metadata = _metadata(path, files, problems)
+    known = _identity(path, files, metadata, problems)
+    if known is None:
+        return RunRecord(path, name, NO_RUN, _what_else(files, problems))
+    written = _written(path, files, problems)
+    rows, damaged = _parsed(written)
+    if damaged:
+        problems.append(f"evaluations.jsonl: {len(damaged)} damaged row(s) left out")
+    returns = [float(row["mean_reward"]) for row in rows]  # the rows themselves are let go of
+    status, remark = _status(path, files, metadata, held)
+    problem = "; ".join([*([remark] if remark else []), *problems]) or None
+    return RunRecord(
+        path,
+        name,
+        status,
+        readable(problem) if problem else None,
+        **known,
+        timesteps=_timesteps(path, files, metadata),
+        total_timesteps=total_timesteps_of(path),
+        score=score_of(returns),
+        best=max(returns, default=None),
+        started=_time(metadata.get("started")),
+        finished=_time(metadata.get("finished")),
+        num_evaluations=len(returns),
+        num_damaged=len(damaged),
+        metadata=metadata,
+        written=written,
+    )
+
+
+def _metadata(path: Path, files: set[str], problems: list[str]) -> dict[str, Any]:
+    """Return the metadata, or nothing and why."""
+    if "metadata.json" not in files:
+        return {}
+    try:
+        data = read_json(path / "metadata.json")
+    except UserError as error:
+        problems.append(_within(path, error))
+        return {}
+    if isinstance(data, dict):
+        return data
+    problems.append("metadata.json is damaged: it is no map")
+    return {}
+
+
+def _identity(
+    path: Path, files: set[str], metadata: dict[str, Any], problems: list[str]
+) -> dict[str, Any] | None:
+    """Return algorithm, environment and seed; None if nothing in the folder shows that it is a run."""
+    found = metadata
+    if not _names_run(metadata):
+        if "metadata.json" in files and not problems:
+            problems.append("metadata.json names no algorithm and environment")
+        try:
+            found = read_settings(path) if "config.yaml" in files else {}
+        except UserError as error:
+            problems.append(_within(path, error))
+            found = {}
+        if not _names_run(found):
+            found = {}
+            if ".origin.json" not in files and not _has_checkpoint(path, files):
+                return None
+            if "config.yaml" not in files:
+                problems.append("config.yaml is missing")
+        elif not files & TRACES and not _has_checkpoint(path, files):
+            return None  # a config of somebody's, and perhaps a whole project around it
+    return {
+        "algo": readable(found["algo"]) if found else None,
+        "env_id": readable(found["env_id"]) if found else None,
+        "seed": count_of(found.get("seed")),
+    }
+
+
+def _names_run(data: dict[str, Any]) -> bool:
+    return all(isinstance(data.get(key), str) for key in ("algo", "env_id"))
+
+
+def _has_checkpoint(path: Path, files: set[str]) -> bool:
+    """Tell whether there is a checkpoint of ours, whole or not."""
+    if "checkpoints" not in files:
+        return False
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path / "checkpoints"):
+            if name.startswith("step_") and (path / "checkpoints" / name / "manifest.json").is_file():
+                return True
+    return False
+
+
+def _what_else(files: set[str], problems: list[str]) -> str:
+    """Return what a folder is that is not a run."""
+    if "manifest.json" in files and "model.safetensors" in files:
+        return "a checkpoint or a saved agent"
+    return "; ".join(["no file in it is a run's", *problems])
+
+
+def _status(path: Path, files: set[str], metadata: dict[str, Any], held: bool) -> tuple[str, str | None]:
+    """Return how a run stands, and a word on it."""
+    said = metadata.get("status")
+    # a resumed run says so only when it is restored, and one that has just begun holds its lock since
+    if held or (said not in ENDED and is_held(path)):
+        return "running", None
+    if said in ENDED:
+        word = metadata.get("error") or metadata.get("stop_reason")
+        return str(said), readable(word) if isinstance(word, str) else None
+    if said == "running":
+        return "abandoned", "no process works on it any more"
+    if "metadata.json" in files:
+        word = repr(said) if isinstance(said, SCALARS) else "no word"
+        return "damaged", f"its status is {word}" if metadata else None
+    if "metrics.jsonl" in files or "checkpoints" in files:
+        return "damaged", "metadata.json is missing; resume goes on with it"
+    return "abandoned", "it ended before its first step; resume begins it again"
+
+
+def _written(path: Path, files: set[str], problems: list[str]) -> bytes:
+    if "evaluations.jsonl" not in files:
+        return b""
+    try:
+        return read_plain(path / "evaluations.jsonl")
+    except UserError as error:
+        problems.append(_within(path, error))
+        return b""
+
+
+def _parsed(written: bytes) -> tuple[list[Evaluation], list[int]]:
+    return parse_rows(io.BytesIO(written), _is_finite_evaluation)
+
+
+def _timesteps(path: Path, files: set[str], metadata: dict[str, Any]) -> int | None:
+    """Return how many steps were made, by the record of the run's end or by its last row."""
+    metrics = metadata.get("metrics")
+    steps = metrics.get("global_step") if isinstance(metrics, dict) else None
+    if steps is None and "metrics.jsonl" in files:
+        steps = last_row(path / "metrics.jsonl", is_metrics_row).get(STEP, 0)
+    return count_of(steps)
+
+
+def _is_finite_evaluation(row: dict[str, Any]) -> bool:
+    # whole numbers in a file may be larger than any float
+    return is_evaluation(row) and abs(row["mean_reward"]) < 1e300 and 0 <= row["timesteps"] < 2**64
+
+
+def _time(text: object) -> datetime | None:
+    """Return a moment out of the metadata."""
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
         return None
-
-    @property
-    def score(self) -> float:
-        """What counts: see `SCORE_RULE`."""
-        last = self.evaluations[-max(1, len(self.evaluations) // 10) :]
-        return math.fsum(point.mean_reward for point in last) / len(last)
-
-    @property
-    def best(self) -> float:
-        """What does not count: see `BEST_RULE`."""
-        return max(point.mean_reward for point in self.evaluations)
-
-    @property
-    def times(self) -> list[float] | None:
-        """Seconds of all evaluations, or None if one is unknown or they do not grow."""
-        times = [point.wall_time for point in self.evaluations]
-        known = [seconds for seconds in times if seconds is not None and math.isfinite(seconds)]
-        grow = all(before < after for before, after in pairwise(known))
-        return known if len(known) == len(times) and grow else None
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
 
 
-def read_run(run_dir: Path, *, name: str | None = None, task: str | None = None) -> RunRecord:
-    """Return the record of a finished run folder; by default its algorithm on its environment.
-
-    A run that goes on, or failed, has no end to be judged by and is refused.
-    """
-    facts = read_json(run_dir / "metadata.json")
-    if not isinstance(facts, dict) or not {"algo", "env_id", "seed", "status"} <= facts.keys():
-        raise UserError(f"{run_dir / 'metadata.json'} does not tell algo, env_id, seed and status of a run")
-    if facts["status"] not in ENDED:
-        raise UserError(
-            f"{run_dir} is '{facts['status']}' and not finished; rl-training resume it before it is scored"
-        )
-    try:
-        return RunRecord(
-            str(facts["env_id"]) if task is None else task,
-            str(facts["algo"]) if name is None else name,
-            int(facts["seed"]),
-            _evaluations(run_dir),
-        )
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"the files of {run_dir} are damaged: {error}") from error
-
-
-def _evaluations(run_dir: Path) -> list[EvaluationPoint]:
-    rows = read_rows(run_dir / "evaluations.jsonl", _is_evaluation)
-    steps = [int(row["timesteps"]) for row in rows]
-    return [
-        EvaluationPoint(step, float(row["mean_reward"]), seconds)
-        for step, row, seconds in zip(steps, rows, _seconds(run_dir, steps), strict=True)
-    ]
-
-
-def _is_evaluation(row: dict[str, Any]) -> bool:
-    return is_number(row.get("timesteps")) and is_number(row.get("mean_reward"))
-
-
-def _seconds(run_dir: Path, steps: Sequence[int]) -> list[float | None]:
-    """Return when a run had made so many steps, by the rows of its metrics, linear between two of them.
-
-    The time is that of training, evaluating and saving, and goes on where a resumed run had stopped.
-    """
-    rows = [
-        row for row in read_rows(run_dir / "metrics.jsonl", is_metrics_row) if row.get(ELAPSED) is not None
-    ]
-    if not rows:
-        return [None] * len(steps)
-    logged, elapsed = [row[STEP] for row in rows], [row[ELAPSED] for row in rows]
-    # until the first row a run is as fast as up to it; after the last one nothing is known
-    found = np.interp(steps, [0, *logged], [0.0, *elapsed])
-    return [
-        float(seconds) if step <= logged[-1] else None for step, seconds in zip(steps, found, strict=True)
-    ]
-
-
-def write_records(path: Path, records: Iterable[RunRecord]) -> None:
-    """Keep records in a JSON file, as the baseline of later ones."""
-    write_json(path, {"format": FORMAT, "records": [asdict(record) for record in records]})
-
-
-def read_records(path: Path) -> list[RunRecord]:
-    """Return the records of a file, or of `records.json` in the folder of a report."""
-    path = path / "records.json" if path.is_dir() else path
-    data = read_json(path)
-    if (
-        not isinstance(data, dict)
-        or data.get("format") != FORMAT
-        or not isinstance(data.get("records"), list)
-    ):
-        raise UserError(f"{path} holds no records of format {FORMAT}; make the report again")
-    return [_record(entry, path) for entry in data["records"]]
-
-
-def _record(entry: Any, path: Path) -> RunRecord:
-    try:
-        points = [
-            EvaluationPoint(
-                int(point["step"]),
-                float(point["mean_reward"]),
-                None if point["wall_time"] is None else float(point["wall_time"]),
-            )
-            for point in entry["evaluations"]
-        ]
-        return RunRecord(str(entry["task"]), str(entry["name"]), int(entry["seed"]), points)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{path} has a damaged record ({error}); make the report again") from error
+def _within(path: Path, error: UserError) -> str:
+    """Return a complaint about a file of a run without the folder, which is told beside it."""
+    return str(error).replace(f"{path}{os.sep}", "")

@@ -8,12 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from rl_training.core.errors import UserError
-from rl_training.experiment.locking import RunLock
+from rl_training.experiment.locking import RunLock, is_held
 
 
 def held_elsewhere(run_dir: Path) -> bool:
@@ -120,3 +121,33 @@ def test_a_process_does_not_lock_twice(tmp_path):
         RunLock(tmp_path).__enter__()
     with RunLock(tmp_path):
         pass
+
+
+def test_whoever_looks_learns_whether_it_is_held_and_changes_nothing(tmp_path):
+    assert not is_held(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with RunLock(tmp_path):
+        assert is_held(tmp_path)
+        assert (tmp_path / ".lock").read_text(encoding="utf-8") == f"{os.getpid()}\n"
+    assert not is_held(tmp_path)
+
+
+def test_a_look_at_the_lock_keeps_nobody_from_taking_it(tmp_path):
+    """Looking takes it for an instant: whoever wants it in that instant tries again."""
+    with (tmp_path / ".lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        threading.Timer(0.01, lambda: fcntl.flock(file, fcntl.LOCK_UN)).start()
+        with RunLock(tmp_path):
+            assert is_held(tmp_path)
+
+
+def test_of_a_lock_that_may_not_be_looked_at_the_caller_decides(tmp_path, monkeypatch):
+    """Who deletes runs takes it for held; who launches them does not wait for ever."""
+
+    def refuse(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        looks = is_held(tmp_path), is_held(tmp_path, if_unknown=False)
+    assert looks == (True, False)

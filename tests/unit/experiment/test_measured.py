@@ -9,8 +9,8 @@ from rl_training.core.errors import UserError
 from rl_training.core.presets import presets
 from rl_training.experiment import measured as measuring
 from rl_training.experiment.measured import beside_known, compared, expected, measured, read_measured
-from rl_training.experiment.run_records import EvaluationPoint, RunRecord
 from rl_training.experiment.runs import train
+from rl_training.experiment.scored_runs import EvaluationPoint, ScoredRun
 
 
 def record(seed, score, fingerprint="f"):
@@ -74,7 +74,7 @@ def test_the_files_of_the_zoo_say_what_their_evaluations_say():
         )
         for run in data["runs"]:
             points = [EvaluationPoint(**point) for point in run["evaluations"]]
-            assert RunRecord("task", name, run["seed"], points).score == run["score"]
+            assert ScoredRun("task", name, run["seed"], points).score == run["score"]
         again = measured(name, [run | data for run in data["runs"]])
         assert (again["iqm"], again["interval_95"]) == (data["iqm"], data["interval_95"])
 

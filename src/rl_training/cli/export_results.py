@@ -1,0 +1,81 @@
+"""`rl-training export-results`: the results of many runs as one table."""
+
+import csv
+import io
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from rl_training.cli.parsing import parse
+from rl_training.cli.tables import json_text
+from rl_training.core.errors import UserError, printable
+from rl_training.experiment.files import write_text
+from rl_training.experiment.run_search import load_runs
+
+
+@dataclass
+class ExportResults:
+    """Write a table of the runs in a folder: one row per run, with score, best and every setting.
+
+    score is the mean return of the last tenth of a run's evaluations, best the highest mean return of one.
+    """
+
+    folders: Annotated[tuple[str, ...], tyro.conf.Positional] = ("runs",)
+    """Folders with runs in them, at most four deep, runs, or patterns such as 'runs/ppo__*'."""
+    csv: str | None = None
+    """File to write as CSV, or - for the standard output."""
+    json: str | None = None
+    """File to write as a JSON list, or - for the standard output."""
+    evaluations: bool = False
+    """One row per evaluation instead of one per run, without the settings."""
+
+
+def run(argv: list[str]) -> int:
+    """Read, and write what is asked for."""
+    flags = parse(ExportResults, argv, "rl-training export-results")
+    if flags.csv is None and flags.json is None:
+        raise UserError("export-results needs --csv FILE or --json FILE; - is the standard output")
+    if flags.csv == flags.json:
+        raise UserError(f"--csv and --json both name {flags.csv}; give them different files")
+    runs = load_runs(*flags.folders or ("runs",))
+    rows = runs.rows(evaluations=flags.evaluations)
+    for path, text in ((flags.csv, csv_text(rows)), (flags.json, json_text(rows) + "\n")):
+        if path == "-":
+            sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+        elif path is not None:
+            _write(Path(path), text)
+            print(printable(f"{path}: {len(rows)} row(s) of {len(runs)} run(s)"))
+    return 0
+
+
+def csv_text(rows: list[dict[str, Any]]) -> str:
+    """Return rows as CSV; lists and maps are JSON inside of their cell, and what is not known is empty."""
+    table = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    return table.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return json.dumps(value, default=str) if isinstance(value, list | dict) else value
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file, or leave it as it was."""
+    try:
+        target = path.resolve()  # a link stays, and what it leads to is replaced
+        if target.exists() and not target.is_file():
+            raise UserError(f"{path} is not a plain file; give the name of one, or - for the standard output")
+        write_text(target, text)
+    except (OSError, ValueError) as error:
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path} cannot be written: {problem}") from error

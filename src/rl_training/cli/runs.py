@@ -1,0 +1,263 @@
+"""`rl-training runs`: look after run folders."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from rl_training.cli.parsing import parse
+from rl_training.cli.tables import age, either, number, print_json, print_table
+from rl_training.core.errors import UserError, did_you_mean, printable
+from rl_training.experiment.run_differences import differences_of
+from rl_training.experiment.run_records import RunRecord
+from rl_training.experiment.run_removal import leftovers, refuse_removal, remove_runs, strangers
+from rl_training.experiment.run_search import Runs, row_of, run_at, search
+
+HELP = """usage: rl-training runs ACTION [options]
+
+actions:
+  list [FOLDER]   the runs in a folder: status, steps, scores, age
+  show RUN        one run: settings that differ from the defaults, times, versions, checkpoints, how to go on
+  diff RUN RUN    what differs between runs: settings, versions, commit, scores
+  rm RUN ...      delete runs, never one that is being trained
+
+start here:
+  rl-training runs list
+  rl-training runs list runs --env CartPole-v1 --status finished --sort score
+  rl-training runs show runs/RUN
+
+rl-training runs ACTION --help tells more.
+"""
+
+Status = Literal[
+    "running", "finished", "stopped", "paused", "failed", "interrupted", "abandoned", "damaged", "not a run"
+]
+Sort = Literal["age", "name", "algo", "env", "seed", "status", "step", "score", "best"]
+SORTS: dict[str, tuple[Callable[[RunRecord], Any], bool]] = {
+    "age": (lambda run: run.started, True),
+    "name": (lambda run: run.name, False),
+    "algo": (lambda run: run.algo, False),
+    "env": (lambda run: run.env_id, False),
+    "seed": (lambda run: run.seed, False),
+    "status": (lambda run: run.status, False),
+    "step": (lambda run: run.timesteps, True),
+    "score": (lambda run: run.score, True),
+    "best": (lambda run: run.best, True),
+}
+"""By what runs are sorted, and whether the largest comes first."""
+COLUMNS = ("run", "algo", "env", "seed", "status", "step / total", "score", "best", "age", "remark")
+NUMBERS = ("seed", "step / total", "score", "best", "age")
+
+
+@dataclass
+class List:
+    """List the runs in a folder, newest first.
+
+    score is the mean return of the last tenth of a run's evaluations, best the highest mean return of one. A run is
+    abandoned if it calls itself running and no process works on it. Folders that are no runs are listed as such.
+    """
+
+    folders: Annotated[tuple[str, ...], tyro.conf.Positional] = ("runs",)
+    """Folders with runs in them, at most four deep, runs, or patterns such as 'runs/ppo__*'."""
+    algo: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Only runs of this algorithm; may be given several times, as may the next three."""
+    env: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(aliases=["--env-id"])] = ()
+    """Only runs of this environment, or of those that a pattern such as 'ALE/*' names."""
+    status: tyro.conf.UseAppendAction[tuple[Status, ...]] = ()
+    """Only runs that stand so."""
+    seed: tyro.conf.UseAppendAction[tuple[int, ...]] = ()
+    """Only runs of this seed."""
+    sort: Sort = "age"
+    """What to sort by: the newest, the furthest and the highest first, names and seeds upwards."""
+    reverse: bool = False
+    """Sort the other way round."""
+    json: bool = False
+    """Print a JSON list with one object per folder."""
+
+
+@dataclass
+class Show:
+    """Tell what a person wants to know of one run: what was set other than by default, what happened, how to go on."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """A run folder, or a checkpoint of one."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+@dataclass
+class Diff:
+    """Tell what differs between runs: settings, versions, commit, processor, and what came of it."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Two run folders or more."""
+    json: bool = False
+    """Print one JSON object: by group and name a list with the value of each run."""
+
+
+@dataclass
+class Remove:
+    """Delete runs for good. Refuses runs that are being trained, links, and folders that are not runs."""
+
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Run folders."""
+    yes: bool = False
+    """Do not ask, as must be said where there is no terminal."""
+
+
+def run(argv: list[str]) -> int:
+    """Choose the action."""
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if argv else 2
+    if argv[0] not in ACTIONS:
+        known = ", ".join(ACTIONS)
+        raise UserError(
+            f"unknown action '{argv[0]}'{did_you_mean(argv[0], ACTIONS) or f'; use one of {known}'}"
+        )
+    return ACTIONS[argv[0]](argv[1:])
+
+
+def list_runs(argv: list[str]) -> int:
+    """Print a table of the runs that are asked for."""
+    flags = parse(List, argv, "rl-training runs list")
+    found = Runs(search(*flags.folders or ("runs",)))
+    chosen = found.where(algo=flags.algo, env_id=flags.env, status=flags.status, seed=flags.seed)
+    records = _sorted(chosen, flags.sort, flags.reverse)
+    if flags.json:
+        print_json([row_of(record) for record in records])
+        return 0
+    places = printable(", ".join(flags.folders))
+    if records:
+        remarks = any(record.problem for record in records)
+        columns = COLUMNS if remarks else COLUMNS[:-1]
+        print_table(columns, [_cells(record)[: len(columns)] for record in records], NUMBERS)
+    elif len(found):
+        print(f"none of the {len(found)} folders in {places} fits")
+    else:
+        print(f"no runs in {places}")
+    half = sum(len(leftovers(Path(folder))) for folder in flags.folders)
+    if half:
+        print(
+            f"note: {half} run(s) in {places} were removed by halves; the next rm there goes on",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _sorted(runs: Runs, sort: str, reverse: bool) -> list[RunRecord]:
+    """Return the runs in order; those of which the value is not known come last."""
+    key, descending = SORTS[sort]
+    known = sorted((run for run in runs if key(run) is not None), key=key, reverse=descending != reverse)
+    return known + [run for run in runs if key(run) is None]
+
+
+def _cells(run: RunRecord) -> list[str]:
+    steps = f"{number(run.timesteps, ',')} / {number(run.total_timesteps, ',')}" if run.is_run else "-"
+    return [
+        run.name,
+        either(run.algo),
+        either(run.env_id),
+        either(run.seed),
+        run.status,
+        steps,
+        number(run.score),
+        number(run.best),
+        age(run.started),
+        run.problem or "",
+    ]
+
+
+def show_run(argv: list[str]) -> int:
+    """Print one run in detail."""
+    flags = parse(Show, argv, "rl-training runs show")
+    record = run_at(flags.run)
+    # late, as it brings torch
+    from rl_training.cli.run_page import print_page
+    from rl_training.experiment.run_description import describe
+
+    told = describe(record)
+    if flags.json:
+        print_json(told)
+    else:
+        print_page(record, told)
+    return 0
+
+
+def diff_runs(argv: list[str]) -> int:
+    """Print what differs between runs."""
+    flags = parse(Diff, argv, "rl-training runs diff")
+    if len(flags.runs) < 2:
+        raise UserError("diff needs two runs or more: rl-training runs diff runs/ONE runs/OTHER")
+    records = [run_at(path) for path in flags.runs]
+    found = differences_of(records)
+    if flags.json:
+        print_json({"runs": [str(record.path) for record in records], **found})
+        return 0
+    for record in [record for record in records if not record.config]:
+        print(printable(f"warning: the settings of {record.path} cannot be read"), file=sys.stderr)
+    if not found:
+        print("no difference in settings, versions, commit, processor and results")
+        return 0
+    rows = [
+        [group, name, *(_short(value) for value in values)]
+        for group, values_by_name in found.items()
+        for name, values in values_by_name.items()
+    ]
+    print_table(["", "", *_distinct(records)], rows)
+    return 0
+
+
+def _short(value: object) -> str:
+    return f"{value:,.6g}" if isinstance(value, float) else either(value)
+
+
+def _distinct(records: list[RunRecord]) -> list[str]:
+    """Return names that tell runs apart, which may have the same one in different folders."""
+    names = [record.path.resolve().name for record in records]
+    return names if len(set(names)) == len(names) else [str(record.path) for record in records]
+
+
+def remove(argv: list[str]) -> int:
+    """Delete runs, after asking."""
+    flags = parse(Remove, argv, "rl-training runs rm")
+    if not flags.runs:
+        raise UserError("rm needs runs: rl-training runs rm runs/RUN")
+    paths = list({os.path.realpath(path): Path(path) for path in flags.runs}.values())
+    records = [refuse_removal(path) for path in paths]  # all of them, before the first is touched
+    if not flags.yes:
+        if not sys.stdin.isatty():
+            raise UserError("rm asks before it deletes, and there is no terminal to ask on; say --yes")
+        if not _agreed(records):
+            print("nothing was removed")
+            return 0
+    remove_runs(paths)
+    for path in paths:
+        print(printable(f"removed {path}"))
+    return 0
+
+
+def _agreed(records: list[RunRecord]) -> bool:
+    for record in records:
+        steps = f"{number(record.timesteps, ',')} steps"
+        others = strangers(record.path)
+        more = f", and with it {', '.join(others)}" if others else ""
+        print(printable(f"{record.path}  {record.status}, {steps}{more}"))
+    what = "this run" if len(records) == 1 else f"these {len(records)} runs"
+    try:
+        return input(f"Delete {what} for good? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
+
+
+ACTIONS: dict[str, Callable[[list[str]], int]] = {
+    "list": list_runs,
+    "show": show_run,
+    "diff": diff_runs,
+    "rm": remove,
+}

@@ -1,0 +1,99 @@
+"""Rows of JSON lines, as a run leaves them: read back one by one, and none of them trusted. Needs no torch."""
+
+import json
+import os
+import stat
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+STEP = "time/total_timesteps"
+ELAPSED = "time/time_elapsed"
+TAIL = 1 << 16
+"""Bytes at the end of a file in which its last row is looked for: more than any row takes."""
+
+Fits = Callable[[dict[str, Any]], bool]
+
+
+def read_rows(path: Path, fits: Fits = bool) -> list[dict[str, Any]]:
+    """Return the rows of a JSON-lines file that `fits` accepts; others are named in a warning and left out.
+
+    A last line without its end, torn by a crash, is left out silently.
+    """
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        rows, damaged = parse_rows(file, fits)
+    for number in damaged:
+        warnings.warn(f"{path}: row {number} is damaged and left out", stacklevel=1)
+    return rows
+
+
+def last_row(path: Path, fits: Fits = bool) -> dict[str, Any]:
+    """Return the last whole row that `fits` accepts of a file that may be growing, or nothing; reads its end alone."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return {}
+        with open(path, "rb") as file:
+            file.seek(max(status.st_size - TAIL, 0))
+            lines = file.readlines()
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        rows, _ = parse_rows([line], fits)
+        if rows:
+            return rows[0]
+    return {}
+
+
+def parse_rows(lines: Iterable[bytes], fits: Fits) -> tuple[list[dict[str, Any]], list[int]]:
+    """Return the rows that `fits` accepts, and the numbers of those that it does not; a torn last line is neither."""
+    rows: list[dict[str, Any]] = []
+    damaged: list[int] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            break
+        row = _row(line)
+        if row is not None and fits(row):
+            rows.append(row)
+        else:
+            damaged.append(number)
+    return rows, damaged
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line.decode("utf-8"))  # of bytes it would guess the encoding first
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value out of a file is a number, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def count_of(value: Any) -> int | None:
+    """Return a count out of a file, if it is one."""
+    return int(value) if is_number(value) and 0 <= value < 2**64 else None
+
+
+def is_metrics_row(row: dict[str, Any]) -> bool:
+    """Return whether a row of `metrics.jsonl` can have been written by us."""
+    return is_number(row.get(STEP)) and all(
+        name.isprintable() and (value is None or is_number(value)) for name, value in row.items()
+    )
+
+
+def is_evaluation(row: dict[str, Any]) -> bool:
+    """Return whether a row of `evaluations.jsonl` can have been written by us."""
+    returns = row.get("returns")
+    return (
+        is_number(row.get("timesteps"))
+        and is_number(row.get("mean_reward"))
+        and isinstance(returns, list)
+        and set(map(type, returns)) <= {int, float}  # is_number of each, for thousands of runs
+    )
