@@ -22,6 +22,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "a2c": ("a2c", SDE | {"sde_sample_freq": 5}),
     "sac": ("sac", SDE),
     "sac, phases of 16 steps": ("sac", SDE | {"train_freq": 32, "gradient_steps": 4, "sde_sample_freq": 5}),
+    "sac, from the first step on": (
+        "sac",
+        SDE | {"use_sde_at_warmup": True, "learning_starts": 160, "train_freq": 32, "sde_sample_freq": 5},
+    ),
     "sac, correlated noise": ("sac", {"action_noise": "ornstein_uhlenbeck", "action_noise_sigma": 0.5}),
     "sac, both": ("sac", SDE | {"action_noise": "gaussian"}),
 }

@@ -45,6 +45,8 @@ class SACConfig(ContinuousConfig):
     """Explore by noise that depends on the state (gSDE), and stays the same for some steps."""
     sde_sample_freq: int = -1
     """Steps after which that noise is drawn anew; -1: once per train_freq transitions, when collecting begins."""
+    use_sde_at_warmup: bool = False
+    """Explore by that noise before learning_starts, too, in the place of uniformly random actions."""
     log_std_init: float = -3.0
     """Initial log deviation of every entry of the matrices of use_sde."""
     action_noise: AddedNoiseName = "none"
@@ -63,6 +65,10 @@ class SACConfig(ContinuousConfig):
         ]
         if not self.use_sde and self.log_std_init != SACConfig.log_std_init:
             found.append(f"log_std_init is {self.log_std_init}, but use_sde is false; leave it out")
+        if self.use_sde_at_warmup and not self.use_sde:
+            found.append(
+                "use_sde_at_warmup is true, but use_sde is false; leave it out, or set use_sde to true"
+            )
         if self.action_noise == "none" and self.action_noise_sigma != SACConfig.action_noise_sigma:
             found.append(
                 f"action_noise_sigma is {self.action_noise_sigma}, but action_noise is none; leave it out"
@@ -180,7 +186,7 @@ class SAC(Algorithm):
 
     @staticmethod
     def build_actor(settings: SACConfig, context: BuildContext) -> Actor[StochasticPolicy]:
-        """Return the policy and how it explores: by its own chance, after uniformly random actions."""
+        """Return the policy and how it explores: by its own chance, mostly after uniformly random actions."""
         arguments: dict[str, Any] = {
             "hidden_sizes": settings.hidden_sizes,
             "activation": settings.activation,
@@ -191,7 +197,7 @@ class SAC(Algorithm):
         }
         explores: dict[str, Any] = {
             "rng": numpy_generator(context.seed, ACTIONS),
-            "learning_starts": settings.learning_starts,
+            "learning_starts": 0 if settings.use_sde_at_warmup else settings.learning_starts,
             "noise": added_noise(settings, context.spec),
         }
         if settings.use_sde:

@@ -11,6 +11,7 @@ from records import act_arrays, step_arrays
 from rl_training.algorithms.sac import SAC, SACConfig, SACLearner
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.seeding import ACTIONS, numpy_generator
 from rl_training.core.types import ActArrays, EnvSpec, Progress
 from rl_training.experiment.building import build_parts
 from rl_training.models.state_dependent import MEAN_LIMIT
@@ -36,11 +37,11 @@ def arrays(rows: int = ENVS) -> ActArrays:
     return act_arrays(rows, np.zeros((rows, 2)), dtype=np.float32)
 
 
-def steps(explorer: Any, count: int, obs: Any = None) -> Any:
+def steps(explorer: Any, count: int, obs: Any = None, progress: Progress = LEARNING) -> Any:
     """Return the actions of so many steps, without an end of collecting."""
     acted, taken = arrays(), []
     for _ in range(count):
-        explorer.act(seen() if obs is None else obs, acted, LEARNING)
+        explorer.act(seen() if obs is None else obs, acted, progress)
         taken.append(acted.action.copy())
     return np.stack(taken)
 
@@ -145,6 +146,28 @@ def test_actions_are_uniform_until_learning_starts() -> None:
     assert explorer.matrices.steps == 0
 
 
+WARMING_UP = Progress(timesteps=49, total_timesteps=1000)
+
+
+def test_noise_that_depends_on_the_state_may_act_before_learning_starts_too() -> None:
+    explorer = parts("sac", learning_starts=50, use_sde_at_warmup=True, sde_sample_freq=3).actor.explorer
+    learned = parts("sac", learning_starts=0, sde_sample_freq=3).actor.explorer
+    taken = steps(explorer, 5, progress=WARMING_UP)
+    np.testing.assert_array_equal(taken, steps(learned, 5))
+    by_matrices = explorer.policy.act_by(seen(), explorer.matrices.matrices)
+    np.testing.assert_array_equal(taken[-1], by_matrices)
+    assert [bool((taken[i] != taken[i - 1]).all()) for i in range(1, 5)] == [False, False, True, False]
+
+
+def test_unless_it_is_asked_for_the_first_actions_are_those_of_any_policy() -> None:
+    for settings in ({}, {"use_sde_at_warmup": False}, {"use_sde": False}):
+        explorer = parts("sac", learning_starts=50, **settings).actor.explorer
+        drawn = numpy_generator(0, ACTIONS)
+        expected = np.stack([drawn.uniform(-1.0, 1.0, (ENVS, 2)) for _ in range(6)]).astype(np.float32)
+        np.testing.assert_array_equal(steps(explorer, 6, progress=WARMING_UP), expected)
+        assert explorer.rng.random() == drawn.random(), "nothing else is drawn"
+
+
 @pytest.mark.parametrize("algo", KINDS)
 def test_what_is_learned_is_the_deviation_of_every_entry(algo: str) -> None:
     built = parts(algo, log_std_init=-1.5)
@@ -170,6 +193,8 @@ def test_choices_have_no_such_noise(algo: str, space: Any) -> None:
         ("sac", {"use_sde": True, "sde_sample_freq": -2}, "sde_sample_freq is -2; use 1 or more, or -1"),
         ("a2c", {"sde_sample_freq": 4}, "sde_sample_freq is 4, but use_sde is false; leave it out"),
         ("sac", {"sde_sample_freq": 4}, "sde_sample_freq is 4, but use_sde is false; leave it out"),
+        ("sac", {"use_sde_at_warmup": True}, "use_sde_at_warmup is true, but use_sde is false; leave it out"),
+        ("ppo", {"use_sde_at_warmup": True}, "use_sde_at_warmup"),
         (
             "sac",
             {"log_std_init": -2.0},
