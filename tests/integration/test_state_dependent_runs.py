@@ -20,6 +20,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", SDE),
     "ppo, every 3 steps": ("ppo", SDE | {"sde_sample_freq": 3}),
     "a2c": ("a2c", SDE | {"sde_sample_freq": 5}),
+    "recurrent_ppo": ("recurrent_ppo", SDE | {"sequence_length": 4}),
+    "recurrent_ppo, every 3 steps": (
+        "recurrent_ppo",
+        SDE | {"sequence_length": 8, "sde_sample_freq": 3, "core": "gru", "share_core": True},
+    ),
     "sac": ("sac", SDE),
     "sac, phases of 16 steps": ("sac", SDE | {"train_freq": 32, "gradient_steps": 4, "sde_sample_freq": 5}),
     "sac, from the first step on": (
@@ -100,7 +105,7 @@ OBSERVATIONS = {
     "image": spaces.Box(0, 255, (3, 16, 16), np.uint8),
     "dict": spaces.Dict({"speed": spaces.Box(-1.0, 1.0, (2,), np.float64), "gear": spaces.Discrete(3)}),
 }
-PATHS = {"ppo": "explicit", "a2c": "explicit", "sac": "autograd"}
+PATHS = {"ppo": "explicit", "a2c": "explicit", "recurrent_ppo": "explicit", "sac": "autograd"}
 
 
 @pytest.mark.parametrize("observation", OBSERVATIONS)
@@ -120,8 +125,10 @@ def test_any_observation_makes_features(algo, observation, tiny):
 
 @pytest.mark.parametrize("algo", PATHS)
 def test_a_network_without_hidden_layers_has_its_inputs_for_features(algo, tiny):
-    model = ALGORITHMS[algo](tiny(algo, env_id="Pendulum-v1", hidden_sizes=(), **SDE)).learn()
-    assert load_file(model.agent.path / "model.safetensors")["head.log_std"].shape == (3, 1)
+    changes: dict[str, Any] = {"core_size": 5} if algo == "recurrent_ppo" else {}
+    model = ALGORITHMS[algo](tiny(algo, env_id="Pendulum-v1", hidden_sizes=(), **SDE, **changes)).learn()
+    read = 5 if algo == "recurrent_ppo" else 3  # what the memory gives
+    assert load_file(model.agent.path / "model.safetensors")["head.log_std"].shape == (read, 1)
 
 
 def test_a_run_begins_with_what_another_has_learned(config):

@@ -85,6 +85,19 @@ def _actor_critic(learner: Any) -> Tensors:
     }
 
 
+def _recurrent(learner: Any) -> Tensors:
+    """The cores are torch's own, whose parameters have torch's order: inputs, memory, and a bias each."""
+    network, head = learner.policy.network, learner.policy.head
+    layers = network.network
+    return {
+        "core": parameters_of(network.core),
+        "critic core": parameters_of(network.critic_core),
+        "actor": _linear(layers.actor_body, layers.actor_head),
+        "critic": _linear(layers.critic_body, layers.critic_head),
+        "log_std": parameters_of(head),
+    }
+
+
 def _dqn(learner: Any) -> Tensors:
     return {
         name: _linear(network.body, network.advantage)
@@ -119,7 +132,7 @@ def _sac(learner: Any) -> Tensors:
 
 
 TENSORS: dict[str, Callable[[Any], Tensors]] = {
-    "ppo": _actor_critic, "a2c": _actor_critic, "dqn": _dqn, "td3": _td3, "sac": _sac,
+    "ppo": _actor_critic, "a2c": _actor_critic, "dqn": _dqn, "td3": _td3, "sac": _sac, "recurrent_ppo": _recurrent,
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from parity_harness import Driven, assert_close, parameters_of
+from traces import FRAGILE
 
 from rl_training.config import TrainConfig
 from rl_training.policies.recurrent import RecurrentPolicy
@@ -15,14 +16,18 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
+SMOOTH: dict[str, Any] = {"env_id": FRAGILE, "use_sde": True, "log_std_init": -1.0, "sde_sample_freq": 5}
+
+
 def driven(algo: str, **settings: Any) -> Driven:
     config = TrainConfig(algo=algo, env_id="CartPole-v1", seed=5, env_kwargs={"max_episode_steps": 30})
     return Driven(config.with_overrides(**SETTINGS | settings))
 
 
+@pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_without_a_core_and_with_sequences_of_one_step_it_equals_ppo(
-    normalize: bool, monkeypatch: pytest.MonkeyPatch
+    normalize: bool, smooth: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = RecurrentPolicy.__init__
 
@@ -30,7 +35,7 @@ def test_without_a_core_and_with_sequences_of_one_step_it_equals_ppo(
         real(self, *args, **settings | {"core": None})
 
     monkeypatch.setattr(RecurrentPolicy, "__init__", without_core)
-    shared = {"normalize_obs": normalize, "normalize_reward": normalize}
+    shared = {"normalize_obs": normalize, "normalize_reward": normalize} | (SMOOTH if smooth else {})
     ours, plain = driven("recurrent_ppo", sequence_length=1, **shared), driven("ppo", **shared)
     initial = [p.clone() for p in parameters_of(plain.learner.policy)]
     assert_close(parameters_of(ours.learner.policy), initial, atol=0)
@@ -44,12 +49,15 @@ def test_without_a_core_and_with_sequences_of_one_step_it_equals_ppo(
     assert_close(parameters_of(ours.learner.policy), parameters_of(plain.learner.policy), atol=1e-8)
 
 
+@pytest.mark.parametrize("smooth", [False, True])
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 @pytest.mark.parametrize("length", [1, 8, 32])
-def test_learning_sees_what_acting_saw_whatever_the_length_of_sequences(core: str, length: int) -> None:
+def test_learning_sees_what_acting_saw_whatever_the_length_of_sequences(
+    core: str, length: int, smooth: bool
+) -> None:
     """What a rollout recorded comes out again, across ends of episodes and in later rollouts, too."""
     settings = {"core": core, "sequence_length": length, "batch_size": 32, "share_core": False}
-    parts = driven("recurrent_ppo", **settings)
+    parts = driven("recurrent_ppo", **settings, **SMOOTH if smooth else {})
     for _ in range(3):
         parts.collect()
         (batch,) = parts.source.batches(parts.progress)

@@ -12,6 +12,7 @@ from our_parts import OurLearner
 from torch import Tensor
 from torch.distributions import Normal
 
+from rl_training.data.recurrent_rollout_buffer import SequenceBatch
 from rl_training.data.rollout_buffer import RolloutBatch
 
 OBSERVATIONS, MOTORS = spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -102,6 +103,65 @@ def test_an_actor_critic_learns_as_the_reference(algo: str) -> None:
             metrics = package._update(RolloutBatch(**rows))
         assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-10)
         assert_same(package, {"actor": actor, "critic": critic, "log_std": own})
+    assert moved(package, before)
+
+
+LENGTH, SEQUENCES, CORE = 6, 4, 5
+
+
+def unrolled(cell: list[Tensor], obs: Tensor, memory: list[Tensor], starts: Tensor) -> Tensor:
+    """Return what an LSTM of torch's parameters says at each step of [L, B, D], forgetting where episodes begin."""
+    (hidden, carried), said = memory, []
+    for seen, begins in zip(obs, starts, strict=True):
+        hidden, carried = (part * ~begins[:, None] for part in (hidden, carried))
+        gates = seen @ cell[0].T + cell[2] + hidden @ cell[1].T + cell[3]
+        enter, forget, new, leave = gates.chunk(4, 1)
+        carried = forget.sigmoid() * carried + enter.sigmoid() * new.tanh()
+        hidden = leave.sigmoid() * carried.tanh()
+        said.append(hidden)
+    return torch.cat(said)
+
+
+def test_an_actor_critic_with_a_memory_learns_as_the_reference() -> None:
+    package = OurLearner(
+        "recurrent_ppo", OBSERVATIONS, MOTORS, num_envs=SEQUENCES, num_steps=LENGTH, sequence_length=LENGTH,
+        batch_size=ROWS, update_epochs=1, hidden_sizes=SIZES, core_size=CORE, learning_rate=RATE, ent_coef=0.02,
+        use_sde=True, log_std_init=-0.7, normalize_advantage=False, max_grad_norm=1e9,
+    )  # fmt: skip
+    before = unsettled(package)
+    theirs = {name: layers(tensors) for name, tensors in before.items()}
+    actor, critic, (log_std,) = theirs["actor"], theirs["critic"], theirs["log_std"]
+    optimizer = torch.optim.Adam([part for own in theirs.values() for part in own], lr=RATE, eps=1e-5)
+    rng = torch.Generator().manual_seed(1)
+    for _ in range(UPDATES):
+        obs, actions, *columns = (
+            torch.randn(ROWS, *size, generator=rng) for size in ((3,), (2,), (), (), (), ())
+        )
+        advantages, returns, values, old = columns
+        memory = [torch.randn(SEQUENCES, CORE, generator=rng) for _ in range(4)]
+        starts = torch.rand(LENGTH, SEQUENCES, generator=rng) < 0.3
+        steps = obs.view(LENGTH, SEQUENCES, -1)
+        features = run(actor[:-2], unrolled(theirs["core"], steps, memory[:2], starts), torch.tanh)
+        normal = Normal(features @ actor[-2].T + actor[-1], deviations(features.detach(), log_std))
+        logprobs, entropies = normal.log_prob(actions).sum(1), normal.entropy().sum(1)
+        ratio = (logprobs - (logprobs.detach() + 0.2 * old)).exp()
+        gain = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+        remembered = unrolled(theirs["critic core"], steps, memory[2:], starts)
+        value = run(critic[:-2], remembered, torch.tanh) @ critic[-2].T + critic[-1]
+        loss = -gain.mean() + 0.5 * F.mse_loss(value[:, 0], returns) - 0.02 * entropies.mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        batch = SequenceBatch(
+            obs=obs, actions=actions, logprobs=logprobs.detach() + 0.2 * old, values=values, advantages=advantages,
+            returns=returns, extra={"episode_starts": starts.flatten()},
+            sequences=torch.arange(ROWS).view(LENGTH, SEQUENCES).T,
+            memory={f"memory/{number}": part for number, part in enumerate(memory)},
+        )  # fmt: skip
+        metrics = package._update(batch)
+        assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-10)
+        assert metrics["explicit"] == 1.0
+        assert_same(package, theirs)
     assert moved(package, before)
 
 

@@ -11,6 +11,7 @@ from traces import (
     FRAGILE,
     POLE,
     PPO,
+    SMOOTH,
     TOLERANCE,
     UPDATES,
     Case,
@@ -48,6 +49,11 @@ REMEMBERING = {
     "lstm two layers": Case("recurrent_ppo", FRAGILE, MEMORY | {"core_layers": 2, "normalize_obs": True}),
     "lstm encoder": Case("recurrent_ppo", POLE, MEMORY | ENCODED),
     "lstm images": Case("recurrent_ppo", CATCH, MEMORY | {"encoder": "small", "features_dim": 6}),
+    "lstm state-dependent noise": Case("recurrent_ppo", FRAGILE, MEMORY | SMOOTH | {"sde_sample_freq": 3}),
+    "gru shared network, state-dependent noise": Case(
+        "recurrent_ppo", FRAGILE, MEMORY | SMOOTH | {"core": "gru", "share_core": True, "shared_network": True}
+    ),
+    "lstm state-dependent noise of its outputs": Case("recurrent_ppo", FRAGILE, MEMORY | SMOOTH | {"hidden_sizes": ()}),
     "gru two encoders": Case("recurrent_ppo", POLE, MEMORY | ENCODED | {"core": "gru", "share_encoder": False}),
 }  # fmt: skip
 

@@ -21,9 +21,10 @@ from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 from rl_training.data.sources import RolloutSource
 from rl_training.models.kernels import computes_on_arrays
 from rl_training.models.mlp import ActivationName
+from rl_training.models.state_dependent import StateDependentHead
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
-from rl_training.policies.state_dependent import StateDependentActorCritic, StateDependentExplorer
+from rl_training.policies.noise import ExplorationMatrices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,12 +174,18 @@ class OnPolicyLearner(BaseLearner):
 
 def build_actor_critic(settings: ActorCriticConfig, context: BuildContext) -> Actor[ActorCriticPolicy]:
     """Return a policy with values, and how it explores: by its own chance."""
-    rng, arguments = numpy_generator(context.seed, ACTIONS), policy_settings(settings, context)
-    if settings.use_sde:
-        noisy = StateDependentActorCritic(context.spec, **arguments).to(context.device)
-        return Actor(noisy, StateDependentExplorer(noisy, rng, every=settings.sde_sample_freq))
-    policy = ActorCriticPolicy(context.spec, **arguments).to(context.device)
-    return Actor(policy, ActorCriticExplorer(policy, rng))
+    policy = ActorCriticPolicy(context.spec, **policy_settings(settings, context)).to(context.device)
+    rng = numpy_generator(context.seed, ACTIONS)
+    return Actor(policy, ActorCriticExplorer(policy, rng, matrices=exploration_matrices(settings, policy)))
+
+
+def exploration_matrices(
+    settings: ActorCriticConfig, policy: ActorCriticPolicy
+) -> ExplorationMatrices | None:
+    """Return what makes noise of the policy's features, if the settings ask for it."""
+    if not isinstance(policy.head, StateDependentHead):
+        return None
+    return ExplorationMatrices(policy.head, policy.spec.num_envs, settings.sde_sample_freq)
 
 
 def policy_settings(settings: ActorCriticConfig, context: BuildContext) -> dict[str, Any]:
@@ -190,6 +197,7 @@ def policy_settings(settings: ActorCriticConfig, context: BuildContext) -> dict[
         "shared_network": settings.shared_network,
         "orthogonal_init": settings.orthogonal_init,
         "log_std_init": settings.log_std_init,
+        "use_sde": settings.use_sde,
         "encoding": context.encoding(settings, shared=settings.share_encoder),
         "normalize_obs": context.normalize_obs,
         "reward_normalizer": context.reward_normalizer(settings.gamma),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.on_policy import build_rollouts, policy_settings
+from rl_training.algorithms.on_policy import build_rollouts, exploration_matrices, policy_settings
 from rl_training.algorithms.parts import Actor, BuildContext
 from rl_training.algorithms.ppo import PPO, PPOConfig
 from rl_training.core.seeding import ACTIONS, numpy_generator
@@ -46,8 +46,6 @@ class RecurrentPPOConfig(PPOConfig):
                     f"{name} is {getattr(self, name)}, which sequence_length {self.sequence_length} does not divide; "
                     "use a multiple of it, or another sequence_length"
                 )
-        if self.use_sde:
-            found.append("use_sde is true, but recurrent_ppo has no such noise; set it to false, or use ppo")
         if self.shared_network and not self.share_core:
             found.append("share_core is false, but shared_network is true; a shared network has one core")
         if self.share_core and not self.share_encoder:
@@ -74,7 +72,8 @@ class RecurrentPPO(Algorithm):
             share_core=settings.share_core,
             **policy_settings(settings, context),
         ).to(context.device)
-        return Actor(policy, RecurrentExplorer(policy, numpy_generator(context.seed, ACTIONS)))
+        rng, matrices = numpy_generator(context.seed, ACTIONS), exploration_matrices(settings, policy)
+        return Actor(policy, RecurrentExplorer(policy, rng, matrices=matrices))
 
     @staticmethod
     def build_source(

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from rl_training.core.types import Array
 from rl_training.models.cores import CoreName, IdentityCore, Memory, RecurrentCore
 from rl_training.models.heads import ActionHead, CategoricalHead
-from rl_training.models.mlp import ActivationName, MLPActorCritic
+from rl_training.models.initialization import make_linear
+from rl_training.models.mlp import ActivationName, MakeLinear, MLPActorCritic
 
 
 class LSTMActorCritic(nn.Module):
@@ -35,8 +36,9 @@ class LSTMActorCritic(nn.Module):
         shared: bool = False,
         orthogonal: bool = True,
         generator: torch.Generator | None = None,
+        make_last: MakeLinear = make_linear,
     ) -> None:
-        """`core` None remembers nothing, and leaves an `MLPActorCritic`."""
+        """`core` None remembers nothing, and leaves an `MLPActorCritic`; `make_last` makes the actor's last layer."""
         super().__init__()
         if input_size < 1 or action_size < 1:
             raise ValueError(
@@ -55,6 +57,7 @@ class LSTMActorCritic(nn.Module):
             shared=shared,
             orthogonal=orthogonal,
             generator=generator,
+            make_last=make_last,
         )
 
     @property

@@ -5,18 +5,21 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
+from rl_training.core.errors import UserError
 from rl_training.core.masks import split_mask
-from rl_training.core.spaces import action_layout
+from rl_training.core.spaces import action_layout, space_text
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState
 from rl_training.models.encoded import Encoded, EncodedPair, encode, reader
 from rl_training.models.encoders import is_ours
 from rl_training.models.heads import ActionHead, make_head
-from rl_training.models.initialization import make_orthogonal
+from rl_training.models.initialization import make_linear, make_orthogonal
 from rl_training.models.mlp import HIDDEN_GAIN, ActivationName, MLPActorCritic
 from rl_training.models.normalizer import RewardNormalizer
 from rl_training.models.numpy_forward import NumpyActorCritic
+from rl_training.models.state_dependent import StateDependentHead, make_linear_and_features
 from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 
 
@@ -46,24 +49,30 @@ class ActorCriticPolicy(NetworkPolicy):
         shared_network: bool,
         orthogonal_init: bool,
         log_std_init: float,
+        use_sde: bool = False,
         encoding: Encoding = FLAT,
         normalize_obs: bool,
         reward_normalizer: RewardNormalizer | None,
         generator: torch.Generator,
         make_network: Callable[..., nn.Module] = MLPActorCritic,
+        memory_size: int | None = None,
     ) -> None:
-        """`make_network` builds the layers after the encoder; it is called as `MLPActorCritic` is."""
+        """`make_network` builds the layers after the encoder; it is called as `MLPActorCritic` is.
+
+        `memory_size` is what its hidden layers read, if that is not what the encoder gives.
+        """
         super().__init__(
             spec, encoding=encoding, normalize_obs=normalize_obs, reward_normalizer=reward_normalizer
         )
         self.action_shape, self.action_dtype = action_layout(spec.action_space)
         self._orthogonal = orthogonal_init
         encoder = self.new_encoder(generator)
+        inputs = self.features_size(encoder)
         self.head = self._new_head(
-            log_std_init, hidden_sizes[-1] if hidden_sizes else self.features_size(encoder)
+            log_std_init, (memory_size or inputs, *hidden_sizes)[-1] if use_sde else None
         )
         network = make_network(
-            self.features_size(encoder),
+            inputs,
             self.head.num_params,
             hidden_sizes,
             critic_sizes=critic_hidden_sizes,
@@ -71,6 +80,7 @@ class ActorCriticPolicy(NetworkPolicy):
             shared=shared_network,
             orthogonal=orthogonal_init,
             generator=generator,
+            make_last=make_linear_and_features if use_sde else make_linear,
         )
         self.network = self._with_encoder(encoder, network, generator)
 
@@ -81,10 +91,17 @@ class ActorCriticPolicy(NetworkPolicy):
             make_orthogonal(encoder, HIDDEN_GAIN, generator)
         return encoder
 
-    def _new_head(self, log_std_init: float, num_features: int) -> ActionHead:
-        """Return what makes actions of the network's outputs; its last layer reads so many features."""
-        head: ActionHead = make_head(self.spec.action_space, log_std_init)  # type: ignore[assignment]  # all are
-        return head
+    def _new_head(self, log_std_init: float, num_features: int | None) -> ActionHead:
+        """Return what makes actions of the network's outputs; its noise depends on so many features, if on any."""
+        space = self.spec.action_space
+        if num_features is None:
+            head: ActionHead = make_head(space, log_std_init)  # type: ignore[assignment]  # all are
+            return head
+        if not isinstance(space, spaces.Box):
+            raise UserError(
+                f"use_sde is true, but action space {space_text(space)} is not continuous; set it to false"
+            )
+        return StateDependentHead(self.action_shape[0], num_features, log_std_init)
 
     def _with_encoder(
         self, encoder: nn.Module | None, network: nn.Module, generator: torch.Generator

@@ -12,7 +12,7 @@ from rl_training.core.state import Owners, gather, scatter
 from rl_training.core.types import ActArrays, Array, ObsArray, Progress, State, StepArrays
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.continuous import ContinuousPolicy
-from rl_training.policies.noise import ActionNoise
+from rl_training.policies.noise import ActionNoise, ExplorationMatrices
 from rl_training.policies.q_policy import QPolicy
 
 
@@ -46,11 +46,19 @@ class SilentExplorer:
 
 
 class ActorCriticExplorer(SilentExplorer):
-    """Samples the policy, and records values while the network runs anyway."""
+    """Samples the policy, and records values while the network runs anyway.
 
-    def __init__(self, policy: ActorCriticPolicy, rng: np.random.Generator) -> None:
-        self.policy = policy
-        self.rng = rng
+    Chance is the head's own, or that of `matrices`, which stay the same for some steps.
+    """
+
+    def __init__(
+        self,
+        policy: ActorCriticPolicy,
+        rng: np.random.Generator,
+        *,
+        matrices: ExplorationMatrices | None = None,
+    ) -> None:
+        self.policy, self.rng, self.matrices = policy, rng, matrices
 
     def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
         """Fill action, logprob and value for observations [N, ...]."""
@@ -59,7 +67,8 @@ class ActorCriticExplorer(SilentExplorer):
 
     def sampled(self, params: Array) -> tuple[Array, Array]:
         """Return actions [N, ...] and log-probabilities [N] for what the network said."""
-        return self.policy.head.sample(params, self.rng)
+        chance = self.policy.head if self.matrices is None else self.matrices
+        return chance.sample(params, self.rng)
 
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
         """Fill final_value: the true last observation is worth something only where the clock stopped it."""
@@ -69,8 +78,19 @@ class ActorCriticExplorer(SilentExplorer):
             acted.final_value[rows] = self.policy.values(take_rows(step.final_obs, rows))
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill last_value: what follows the last recorded step."""
+        """Fill last_value: what follows the last recorded step; a rollout ends here."""
         acted.last_value[:] = self.policy.values(step.obs)
+        self.begin_phase()
+
+    def begin_phase(self) -> None:
+        """The next step begins a rollout."""
+        if self.matrices is not None:
+            self.matrices.restart()
+
+    @property
+    def owners(self) -> Owners:
+        """The random stream, and the matrices if there are any."""
+        return super().owners if self.matrices is None else {"rng": self.rng, "matrices": self.matrices}
 
 
 class EpsilonGreedyExplorer(SilentExplorer):

@@ -1,11 +1,13 @@
-"""Noise that is added to continuous actions while collecting."""
+"""Noise that is added to continuous actions while collecting, and matrices that make it of what a policy sees."""
 
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
+from rl_training.core.spaces import float_dtype
 from rl_training.core.types import Array, State
+from rl_training.models.state_dependent import StateDependentHead
 
 ActionNoiseName: TypeAlias = Literal["gaussian", "ornstein_uhlenbeck"]
 AddedNoiseName: TypeAlias = Literal["none", "gaussian", "ornstein_uhlenbeck"]
@@ -76,3 +78,40 @@ class OrnsteinUhlenbeckNoise:
         """Go on from there; the noise of another number of environments begins anew."""
         if tuple(state["value"].shape) == self.value.shape:
             self.value = state["value"].numpy().copy()
+
+
+class ExplorationMatrices:
+    """A matrix for each environment: drawn when a phase of collecting begins, and in it every `every` steps, if not -1.
+
+    Saved and restored with the run.
+    """
+
+    def __init__(self, head: StateDependentHead, num_envs: int, every: int) -> None:
+        self.head, self.every = head, every
+        self.matrices = np.zeros((num_envs, *head.log_std.shape), float_dtype())
+        self.steps = 0
+
+    def current(self, rng: np.random.Generator) -> Array:
+        """Return the matrices [N, H, A] of the next step."""
+        if self.steps == 0 or (self.every > 0 and self.steps % self.every == 0):
+            self.matrices = self.head.matrices(len(self.matrices), rng)
+        self.steps += 1
+        return self.matrices
+
+    def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return actions [N, A] with their noise, and log-probabilities [N] under all matrices, not under these."""
+        return self.head.with_noise(params, self.head.noise_by(params, self.current(rng)))
+
+    def restart(self) -> None:
+        """The next step begins a phase."""
+        self.steps = 0
+
+    def state_dict(self) -> State:
+        """Return the matrices, and how many steps of the phase are done."""
+        return {"matrices": torch.from_numpy(self.matrices.copy()), "steps": self.steps}
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from there; another number of environments begins a phase."""
+        if tuple(state["matrices"].shape) == self.matrices.shape:
+            self.matrices = state["matrices"].numpy().copy()
+            self.steps = int(state["steps"])

@@ -32,6 +32,7 @@ from rl_training.models.numpy_forward import NumpyRecurrent
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
+from rl_training.policies.noise import ExplorationMatrices
 
 
 def memory_name(part: int) -> str:
@@ -75,7 +76,8 @@ class RecurrentPolicy(ActorCriticPolicy):
             core_layers=core_layers,
             share_core=share_core,
         )
-        super().__init__(spec, make_network=network, **settings)
+        memory_size = None if core is None else core_size
+        super().__init__(spec, make_network=network, memory_size=memory_size, **settings)
         layers = reader(self.network)
         assert isinstance(layers, LSTMActorCritic)
         self.memory_sizes = layers.memory_sizes
@@ -173,8 +175,14 @@ class RecurrentExplorer(ActorCriticExplorer):
 
     policy: RecurrentPolicy
 
-    def __init__(self, policy: RecurrentPolicy, rng: np.random.Generator) -> None:
-        super().__init__(policy, rng)
+    def __init__(
+        self,
+        policy: RecurrentPolicy,
+        rng: np.random.Generator,
+        *,
+        matrices: ExplorationMatrices | None = None,
+    ) -> None:
+        super().__init__(policy, rng, matrices=matrices)
         self.memory = RunningMemory(policy, policy.spec.num_envs)
         self.columns = (
             Column(STARTS, dtype=np.bool_),
@@ -188,7 +196,7 @@ class RecurrentExplorer(ActorCriticExplorer):
         for number, part in enumerate(memory.parts):
             acted.extra[memory_name(number)][:] = part
         params, acted.value[:], memory.parts = self.policy.step(obs, memory.parts)
-        acted.action[:], acted.logprob[:] = self.policy.head.sample(params, self.rng)
+        acted.action[:], acted.logprob[:] = self.sampled(params)
         memory.starts[:] = False
 
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
@@ -207,8 +215,9 @@ class RecurrentExplorer(ActorCriticExplorer):
             self.memory.restart(~step.valid)
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill last_value, without remembering that it was asked."""
+        """Fill last_value, without remembering that it was asked; a rollout ends here."""
         acted.last_value[:] = self.policy.step(step.obs, self.memory.parts)[1]
+        self.begin_phase()
 
     def forget(self, envs: Sequence[int]) -> None:
         """Episodes that will not go on are not remembered."""
@@ -216,5 +225,5 @@ class RecurrentExplorer(ActorCriticExplorer):
 
     @property
     def owners(self) -> Owners:
-        """The random stream and the memory."""
-        return {"rng": self.rng, "memory": self.memory}
+        """The random stream, the memory, and matrices if there are any."""
+        return {**super().owners, "memory": self.memory}

@@ -1,15 +1,11 @@
-"""Policies that explore by noise which depends on the state (gSDE), and how; see `models/state_dependent`."""
+"""SAC's policy that explores by noise which depends on the state (gSDE), and how; see `models/state_dependent`."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.core.errors import UserError
-from rl_training.core.spaces import action_layout, float_dtype, space_text
 from rl_training.core.state import Owners
 from rl_training.core.types import (
     ActArrays,
@@ -19,37 +15,15 @@ from rl_training.core.types import (
     Numbers,
     ObsArray,
     PolicyState,
-    State,
     StepArrays,
 )
 from rl_training.models.encoded import reader
-from rl_training.models.mlp import ActivationName, MLPActorCritic, mlp_with_head
+from rl_training.models.mlp import ActivationName, mlp_with_head
 from rl_training.models.pullbacks import Sampled, squashed_state_dependent
 from rl_training.models.state_dependent import MEAN_LIMIT, StateDependentHead, make_linear_and_features
-from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.continuous import StochasticPolicy
-from rl_training.policies.explorers import ActorCriticExplorer, ContinuousExplorer
-from rl_training.policies.noise import ActionNoise
-
-
-class StateDependentActorCritic(ActorCriticPolicy):
-    """An actor-critic policy whose deviation follows from the actor's last hidden layer."""
-
-    head: StateDependentHead
-
-    def __init__(self, spec: EnvSpec, **settings: Any) -> None:
-        """`settings` are those of `ActorCriticPolicy`."""
-        if not isinstance(spec.action_space, spaces.Box):
-            raise UserError(
-                f"use_sde is true, but action space {space_text(spec.action_space)} is not continuous; set it to false"
-            )
-        super().__init__(
-            spec, make_network=partial(MLPActorCritic, make_last=make_linear_and_features), **settings
-        )
-
-    def _new_head(self, log_std_init: float, num_features: int) -> StateDependentHead:
-        (size,), _ = action_layout(self.spec.action_space)
-        return StateDependentHead(size, num_features, log_std_init)
+from rl_training.policies.explorers import ContinuousExplorer
+from rl_training.policies.noise import ActionNoise, ExplorationMatrices
 
 
 class StateDependentPolicy(StochasticPolicy):
@@ -107,64 +81,6 @@ class StateDependentPolicy(StochasticPolicy):
         means = self.head.means(params).clip(-MEAN_LIMIT, MEAN_LIMIT)
         actions: Array = np.tanh(means if noise is None else means + noise)
         return actions
-
-
-class ExplorationMatrices:
-    """A matrix for each environment: drawn when a phase of collecting begins, and in it every `every` steps, if not -1.
-
-    Saved and restored with the run.
-    """
-
-    def __init__(self, head: StateDependentHead, num_envs: int, every: int) -> None:
-        self.head, self.every = head, every
-        self.matrices = np.zeros((num_envs, *head.log_std.shape), float_dtype())
-        self.steps = 0
-
-    def current(self, rng: np.random.Generator) -> Array:
-        """Return the matrices [N, H, A] of the next step."""
-        if self.steps == 0 or (self.every > 0 and self.steps % self.every == 0):
-            self.matrices = self.head.matrices(len(self.matrices), rng)
-        self.steps += 1
-        return self.matrices
-
-    def restart(self) -> None:
-        """The next step begins a phase."""
-        self.steps = 0
-
-    def state_dict(self) -> State:
-        """Return the matrices, and how many steps of the phase are done."""
-        return {"matrices": torch.from_numpy(self.matrices.copy()), "steps": self.steps}
-
-    def load_state_dict(self, state: State) -> None:
-        """Go on from there; another number of environments begins a phase."""
-        if tuple(state["matrices"].shape) == self.matrices.shape:
-            self.matrices = state["matrices"].numpy().copy()
-            self.steps = int(state["steps"])
-
-
-class StateDependentExplorer(ActorCriticExplorer):
-    """Adds what matrices make of the features, and records values."""
-
-    policy: StateDependentActorCritic
-
-    def __init__(self, policy: StateDependentActorCritic, rng: np.random.Generator, *, every: int) -> None:
-        super().__init__(policy, rng)
-        self.matrices = ExplorationMatrices(policy.head, policy.spec.num_envs, every)
-
-    def sampled(self, params: Array) -> tuple[Array, Array]:
-        """Return actions [N, A] and log-probabilities [N] under all matrices, not under this one."""
-        head = self.policy.head
-        return head.with_noise(params, head.noise_by(params, self.matrices.current(self.rng)))
-
-    def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill last_value; a rollout ends here."""
-        super().end_collect(step, acted)
-        self.matrices.restart()
-
-    @property
-    def owners(self) -> Owners:
-        """The random stream and the matrices."""
-        return {**super().owners, "matrices": self.matrices}
 
 
 class StateDependentContinuousExplorer(ContinuousExplorer):

@@ -177,7 +177,7 @@ def test_what_is_learned_is_the_deviation_of_every_entry(algo: str) -> None:
     assert optimizer.gradient_of(built.actor.policy.head.log_std) is not None
 
 
-@pytest.mark.parametrize("algo", ["ppo", "a2c"])
+@pytest.mark.parametrize("algo", ["ppo", "a2c", "recurrent_ppo"])
 @pytest.mark.parametrize("space", [spaces.Discrete(3), spaces.MultiBinary(2), spaces.MultiDiscrete([2, 3])])
 def test_choices_have_no_such_noise(algo: str, space: Any) -> None:
     with pytest.raises(
@@ -207,7 +207,7 @@ def test_choices_have_no_such_noise(algo: str, space: Any) -> None:
         ),
         ("sac", {"action_noise": "gaussian", "action_noise_sigma": -1.0}, "action_noise_sigma is -1.0"),
         ("sac", {"action_noise": "pink"}, "action_noise"),
-        ("recurrent_ppo", {"use_sde": True}, "use_sde is true, but recurrent_ppo has no such noise"),
+        ("recurrent_ppo", {"sde_sample_freq": 4}, "sde_sample_freq is 4, but use_sde is false; leave it out"),
         ("dqn", {"use_sde": True}, "use_sde"),
         ("td3", {"use_sde": True}, "use_sde"),
     ],
