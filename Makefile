@@ -91,13 +91,12 @@ $(BENCH_VENV)/.installed: pyproject.toml constraints.txt benchmarks/requirements
 	@touch $@
 
 # torch must come with the constraints, or a build for GPUs is fetched; mo-gymnasium alone, as it asks for a pygame that
-# overwrites Gymnasium's; the older MuJoCo into a folder, for packages that cannot do with the pinned one
+# overwrites Gymnasium's
 $(WORLD)/.installed: pyproject.toml constraints.txt scripts/world_requirements.txt
 	@echo "Installing other people's environments into $(WORLD) (several minutes the first time)"
 	$(PYTHON) -m venv $(WORLD)
 	$(IN_WORLD) --constraint constraints.txt -e ".[atari,box2d,mujoco,minigrid,bench]" -r scripts/world_requirements.txt
 	$(IN_WORLD) --constraint constraints.txt --no-deps mo-gymnasium==1.3.2
-	$(IN_WORLD) --no-deps --upgrade --target $(WORLD)/mujoco/3.11.0 mujoco==3.11.0
 	@touch $@
 
 clean:

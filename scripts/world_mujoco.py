@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from world_cell import Place, attempts
-from world_suites import DM_CONTROL, FOLDERS, OLDER_MUJOCO, ROBOTICS
+from world_suites import DM_CONTROL, FOLDERS, ROBOTICS
 
 from rl_training.core.errors import reason
 from rl_training.experiment.files import write_json
 
 DATA = Path(__file__).resolve().parents[1] / "results" / "world_mujoco.json"
 VERSIONS = {
-    "4.0.0": "1.0.50", "3.17.0": "1.0.50", "3.12.0": "1.0.45", OLDER_MUJOCO: "1.0.44", "3.6.0": "1.0.38",
+    "4.0.0": "1.0.50", "3.17.0": "1.0.50", "3.12.0": "1.0.45", "3.11.0": "1.0.44", "3.6.0": "1.0.38",
     "3.3.6": "1.0.34", "3.2.7": None, "2.3.7": None,
 }  # fmt: skip
 """MuJoCo, and the newest dm_control that asks for no later one; None where it is not tried."""

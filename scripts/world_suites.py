@@ -11,8 +11,6 @@ import numpy as np
 from gymnasium import spaces
 from world_cell import Place
 
-OLDER_MUJOCO = "3.11.0"
-"""The newest that gymnasium-robotics and dm_control work with (results/world.md)."""
 FOLDERS = Path(sys.prefix) / "mujoco"
 """Where other versions of MuJoCo are installed beside the one of the venv, each in a folder of its name."""
 GRIDS = "rl_training.envs.grids:rl_training/"
@@ -29,10 +27,8 @@ def all_places() -> list[Place]:
         *named("highway-env", "highway_env", HIGHWAY, kwargs=COARSE),
         *named("popgym", "popgym", (f"popgym-{name}-v0" for name in POPGYM)),
         *mo_gymnasium(),
-        *named("gymnasium-robotics", "gymnasium_robotics", ROBOTICS[:3]),
-        *named("gymnasium-robotics", "gymnasium_robotics", ROBOTICS, mujoco=OLDER_MUJOCO),
-        *named("dm_control", "shimmy", DM_CONTROL[:1]),
-        *named("dm_control", "shimmy", DM_CONTROL, mujoco=OLDER_MUJOCO),
+        *named("gymnasium-robotics", "gymnasium_robotics", ROBOTICS),
+        *named("dm_control", "shimmy", DM_CONTROL),
         *several_agents(),
         *atari(),
         *(place for place in own if place.suite != "gymnasium"),  # slow: every instance is compiled anew
@@ -56,15 +52,9 @@ DM_CONTROL = tuple(
 )
 
 
-def named(
-    suite: str, module: str, ids: Iterable[str], mujoco: str = "", kwargs: dict[str, Any] | None = None
-) -> list[Place]:
+def named(suite: str, module: str, ids: Iterable[str], kwargs: dict[str, Any] | None = None) -> list[Place]:
     """Return environments that their package registers when it is imported."""
-    path = FOLDERS / mujoco if mujoco else None
-    after = f", mujoco {mujoco}" if mujoco else ""
-    return [
-        Place(suite + after, f"{module}:{env_id}", kwargs or {}, label=env_id, path=path) for env_id in ids
-    ]
+    return [Place(suite, f"{module}:{env_id}", kwargs or {}, label=env_id) for env_id in ids]
 
 
 def gymnasiums_own() -> list[Place]:

@@ -1,4 +1,4 @@
-"""Renews what of the zoo is made from the presets: links, `expected:` lines and `zoo/README.md`.
+"""Renews what of the zoo is made from presets, manifests and results: links, `expected:` lines and `zoo/README.md`.
 
 python scripts/zoo_pages.py           # writes
 python scripts/zoo_pages.py --check   # tells what is not current, and exits with 1
@@ -9,12 +9,20 @@ A preset is a file of `configs/`; `zoo/<family>/` holds a link to it, and `zoo/r
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from rl_training.core.about import NOT_MEASURED
-from rl_training.core.presets import BENCHMARK, Preset, read_presets, zoo_stem
-from rl_training.experiment.measured import expected, read_measured
+from rl_training.core.manifests import manifests, read_manifest
+from rl_training.core.presets import BENCHMARK, SHORT, Preset, read_presets, zoo_stem
+from rl_training.experiment import statistics
+from rl_training.experiment.benchmark_text import published_figure, shown
+from rl_training.experiment.benchmarks import contenders
+from rl_training.experiment.measured import estimate, expected, read_measured
+from rl_training.experiment.scored_runs import read_records
+from rl_training.experiment.statistics import Published
 
 ROOT = Path(__file__).resolve().parents[1]
 ZOO = ROOT / "zoo"
@@ -32,8 +40,12 @@ TITLES = {
 HEAD = """# Zoo
 
 Made by `python scripts/zoo_pages.py`. {count} presets: files of [configs](../configs) under their algorithm, and here
-again as links under their family. The score is the mean of the last tenth of a run's evaluations, from the lowest
-to the highest seed; *not measured* means just that. Every evaluation behind a score lies in [results](results).
+again as links under their family. The score of a run is the mean of the last tenth of its evaluations, that of a
+preset the interquartile mean of its seeds with the 95% interval; *not measured* means just that. A score links to
+every evaluation behind it. Settings that were chosen here were chosen on other seeds than those of the table.
+
+Published figures are what others report of the algorithm on the task. {rule}. They were measured in other ways than
+ours (one agent, the last training episodes, the best evaluation), so that a verdict is a hint, not a race.
 
 ```sh
 rl-training zoo list --family classic
@@ -63,7 +75,7 @@ def stale() -> Iterator[tuple[Path, str | Path | None]]:
             yield preset.path, with_expected(text, preset.name)
     links = {link_of(preset): preset.path for preset in read_presets()}
     for path in sorted(ZOO.glob("*/*.yaml")):
-        if path.stem != BENCHMARK and path not in links:
+        if path.stem not in (BENCHMARK, SHORT) and path not in links:
             yield path, None
     for path, target in links.items():
         if not path.is_symlink() or path.resolve() != target.resolve():
@@ -98,7 +110,7 @@ def with_expected(text: str, name: str) -> str:
 def page() -> str:
     """Return `zoo/README.md`."""
     presets = read_presets()
-    lines = [HEAD.format(count=len(presets))]
+    lines = [HEAD.format(count=len(presets), rule=statistics.VERDICT_RULE)]
     for family, title in TITLES.items():
         own = sorted(
             (preset for preset in presets if preset.about.family == family),
@@ -106,25 +118,83 @@ def page() -> str:
         )
         needs = sorted({preset.about.needs for preset in own if preset.about.needs})
         manifest = f"[{family}/{BENCHMARK}.yaml]({family}/{BENCHMARK}.yaml)"
+        said = f"Benchmark: {manifest}." + (f" Needs {', '.join(needs)}." if needs else "")
+        figures = published_of(family)
+        lines += [f"## {title}", "", said, ""]
         lines += [
-            f"## {title}",
-            "",
-            f"Benchmark: {manifest}." + (f" Needs {', '.join(needs)}." if needs else ""),
-            "",
+            "| preset | environment | steps | score | published | verdict | settings from |",
+            "|---|---|---|---|---|---|---|",
         ]
-        lines += ["| preset | environment | steps | score | settings from |", "|---|---|---|---|---|"]
-        lines += [row(preset) for preset in own]
-        lines.append("")
+        lines += [row(preset, figures.get(preset.name)) for preset in own]
+        lines += ["", *remarks(figures), *short(family)]
     return "\n".join(lines)
 
 
-def row(preset: Preset) -> str:
+def published_of(family: str) -> dict[str, Published]:
+    """Return the figures of others by preset."""
+    return {
+        entry.preset: Published(**entry.published)
+        for entry in read_manifest(family).entries
+        if entry.published is not None
+    }
+
+
+def row(preset: Preset, published: Published | None) -> str:
     """Return a preset's row of the page."""
-    score = preset.about.expected
-    if read_measured(preset.name) is not None:
-        score = f"[{score}](results/{zoo_stem(preset.name)}.json)"
-    link = f"[{preset.name}]({preset.about.family}/{zoo_stem(preset.name)}.yaml)"
-    return f"| {link} | {preset.task} | {preset.total_timesteps:,} | {score} | {preset.about.source} |"
+    result = read_measured(preset.name)
+    cells = [
+        f"[{preset.name}]({preset.about.family}/{zoo_stem(preset.name)}.yaml)",
+        preset.task,
+        f"{preset.total_timesteps:,}",
+        *beside([] if result is None else [run["score"] for run in result["runs"]], published),
+        preset.about.source,
+    ]
+    if result is not None:
+        cells[3] = f"[{cells[3]}](results/{zoo_stem(preset.name)}.json)"
+    return f"| {' | '.join(cells)} |"
+
+
+def beside(scores: Sequence[float], published: Published | None) -> list[str]:
+    """Return the cells of scores, of a published figure and of the verdict."""
+    figure = "" if published is None else f"{published_figure(published)}, {published.source}"
+    if not scores:
+        return [NOT_MEASURED, figure, ""]
+    mean = statistics.estimate(statistics.mean, [np.array(scores)], statistics.draw([len(scores)]))
+    verdict = "" if published is None else statistics.verdict(mean, published)
+    seeds = f"{len(scores)} seeds" if len(scores) > 1 else "one seed"
+    return [f"{shown(estimate(scores))}, {seeds}", figure, verdict]
+
+
+def remarks(figures: dict[str, Published]) -> list[str]:
+    """Return what is to be said of figures and verdicts, a line each."""
+    said = [f"- {name}: {figure.remark}" for name, figure in figures.items() if figure.remark]
+    return [*said, ""] if said else []
+
+
+def short(family: str) -> list[str]:
+    """Return the table of a family's short benchmark, from the records of its report."""
+    name = f"{family}/{SHORT}"
+    folder = ZOO / "results" / f"{family}_{SHORT}"
+    if name not in manifests() or not folder.is_dir():
+        return []
+    records, manifest = read_records(folder), read_manifest(name)
+    lines = [
+        f"### {TITLES[family]}, a short budget",
+        "",
+        f"{manifest.summary} Made by `rl-training benchmark {name}`: [manifest]({name}.yaml), "
+        f"[report with curves](results/{folder.name}/report.md).",
+        "",
+        "| environment | preset | steps | score | published | verdict |",
+        "|---|---|---|---|---|---|",
+    ]
+    found = sorted(contenders(manifest, {}), key=lambda item: item.task)
+    for item in found:
+        runs = [run for run in records if (run.task, run.name) == (item.task, item.name)]
+        cells = beside([run.score for run in runs], item.published)
+        lines.append(
+            f"| {item.task} | {item.preset} | {item.config.total_timesteps:,} | {' | '.join(cells)} |"
+        )
+    return [*lines, "", *remarks({item.preset: item.published for item in found if item.published})]
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ def run(argv: list[str]) -> int:
     )
     families = ", ".join(manifests())
     flags.add_argument("manifest", help=f"a YAML file, or a family of the zoo: {families}")
-    add_launch_flags(flags, seeds=None, output_dir="runs/benchmark")
+    add_launch_flags(flags, num_seeds=None, output_dir="runs/benchmark")
     flags.add_argument(
         "--baseline", metavar="DIR", help="an earlier report, or its records.json, to compare with"
     )

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from rl_training.core.checked_config import whole_number
 from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.manifests import SEEDS, seed_range
 
 
 class Flags(argparse.ArgumentParser):
@@ -42,11 +43,25 @@ def count(text: str) -> int:
     return number
 
 
-def add_launch_flags(flags: Flags, *, seeds: int | None, output_dir: str) -> None:
+def seeds(text: str) -> range:
+    """Return seeds that are written as how many there are, or as the first and the last."""
+    found = seed_range(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seeds; {SEEDS}")
+    return found
+
+
+def add_launch_flags(flags: Flags, *, num_seeds: int | None, output_dir: str) -> None:
     """Add what every command has that trains many runs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    usual = "" if seeds is None else f"; {seeds} by default"
-    flags.add_argument("--seeds", type=count, default=seeds, metavar="N", help=f"train seeds 1 to N{usual}")
+    usual = "" if num_seeds is None else f"; {num_seeds} by default"
+    flags.add_argument(
+        "--seeds",
+        type=seeds,
+        default=num_seeds and range(1, num_seeds + 1),
+        metavar="N|A-B",
+        help=f"train seeds 1 to N, or A to B{usual}",
+    )
     flags.add_argument(
         "--jobs",
         type=count,

@@ -109,7 +109,7 @@ def _chosen(names: Sequence[str]) -> list[Preset]:
 def _run(argv: list[str]) -> int:
     flags = Flags("rl-training zoo run", "Train presets on many seeds.")
     flags.add_argument("presets", nargs="+", metavar="PRESET", help="such as ppo/cartpole, or a config file")
-    add_launch_flags(flags, seeds=3, output_dir="runs/zoo")
+    add_launch_flags(flags, num_seeds=3, output_dir="runs/zoo")
     wanted = flags.parse(argv)
     names = [given if Path(given).is_file() else _chosen([given])[0].name for given in wanted.presets]
     from rl_training.cli.launching import typed
@@ -117,7 +117,7 @@ def _run(argv: list[str]) -> int:
 
     return run_presets(
         names,
-        seeds=range(1, wanted.seeds + 1),
+        seeds=wanted.seeds,
         folder=Path(wanted.output_dir),
         processes=wanted.jobs,
         retry_failed=wanted.retry_failed,

@@ -1,29 +1,33 @@
 """Benchmarks as files: which presets, on how many seeds, and what their scores are held against."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
-from rl_training.core.presets import BENCHMARK, preset_name, presets, shipped
+from rl_training.core.presets import BENCHMARK, SHORT, preset_name, presets, shipped
 from rl_training.core.strict_yaml import read_yaml
 
 MANIFEST = ("summary", "seeds", "presets", "overrides", "references")
-ENTRY = ("preset", "name", "published")
+ENTRY = ("preset", "name", "published", "overrides")
 REFERENCE = ("low", "high")
-PUBLISHED = ("mean", "std", "num_seeds", "source")
+PUBLISHED = ("mean", "std", "num_seeds", "source", "remark")
+WORDS = ("source", "remark")
+SEEDS = "use how many, 1 or more, or the first and the last, such as 11-15"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A preset of a benchmark, what its runs are called in tables, and what others published."""
+    """A preset of a benchmark, what its runs are called in tables, what others published, and settings of its own."""
 
     preset: str
     name: str | None = None
     published: Mapping[str, Any] | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -31,19 +35,29 @@ class Manifest:
     """A benchmark; `references` are per task the scores that count as 0 and as 1."""
 
     entries: Sequence[Entry]
-    seeds: int
+    seeds: range
     overrides: Mapping[str, Any]
     references: Mapping[str, tuple[float, float]]
     summary: str = ""
 
 
 def manifests() -> dict[str, Path]:
-    """Return the benchmarks of the zoo by family."""
+    """Return the benchmarks of the zoo by family, and those of a short budget by `<family>/short`."""
     return {
-        path.parent.name: path
+        path.parent.name + ("" if path.stem == BENCHMARK else f"/{SHORT}"): path
         for folder in shipped("zoo")
-        for path in sorted(folder.glob(f"*/{BENCHMARK}.yaml"))
+        for stem in (BENCHMARK, SHORT)
+        for path in sorted(folder.glob(f"*/{stem}.yaml"))
     }
+
+
+def seed_range(given: Any) -> range | None:
+    """Return the seeds that are meant by a number (seeds 1 to N) or by first and last, such as 11-15; None if none."""
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", str(given))
+    if match is None or isinstance(given, bool):
+        return None
+    first, last = (1, int(match[1])) if match[2] is None else (int(match[1]), int(match[2]))
+    return range(first, last + 1) or None
 
 
 def find_manifest(path: str | PathLike[str]) -> Path:
@@ -67,12 +81,11 @@ def read_manifest(path: str | PathLike[str]) -> Manifest:
     entries, found = _entries(data.get("presets"))
     references, odd = _references(data.get("references", {}))
     problems += found + odd
-    seeds, overrides = data.get("seeds", 5), data.get("overrides", {})
-    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
-        problems.append(f"seeds is {seeds!r}; use how many, 1 or more")
-    if not isinstance(overrides, Mapping):
-        problems.append(f"overrides is {overrides!r}; use a map of settings")
-    if problems:
+    seeds, overrides = seed_range(data.get("seeds", 5)), data.get("overrides", {})
+    if seeds is None:
+        problems.append(f"seeds is {data['seeds']!r}; {SEEDS}")
+    problems += _wrong_overrides(overrides, "overrides")
+    if problems or seeds is None:
         raise ConfigError(problems, str(path))
     return Manifest(entries, seeds, overrides, references, str(data.get("summary", "")))
 
@@ -96,8 +109,14 @@ def _entries(given: Any) -> tuple[list[Entry], list[str]]:
         problems += _wrong_figures(published, PUBLISHED, f"presets[{number}].published", ("mean",))
         if not isinstance(entry.get("name", ""), str):
             problems.append(f"presets[{number}].name is {entry['name']!r}; use words")
-        entries.append(Entry(name if name in known else entry["preset"], entry.get("name"), published))
+        problems += _wrong_overrides(entry.get("overrides", {}), f"presets[{number}].overrides")
+        chosen = name if name in known else entry["preset"]
+        entries.append(Entry(chosen, entry.get("name"), published, entry.get("overrides", {})))
     return entries, problems
+
+
+def _wrong_overrides(given: Any, place: str) -> list[str]:
+    return [] if isinstance(given, Mapping) else [f"{place} is {given!r}; use a map of settings"]
 
 
 def _references(given: Any) -> tuple[dict[str, tuple[float, float]], list[str]]:
@@ -128,7 +147,9 @@ def _wrong_figures(given: Any, known: Sequence[str], place: str, needed: Sequenc
     problems += [f"{place}.{key} is missing" for key in needed if key not in given]
     for key, value in given.items():
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if key in known and key != "source" and not number:
+        if key in WORDS:
+            problems += [] if isinstance(value, str) else [f"{place}.{key} is {value!r}; use words"]
+        elif key in known and not number:
             problems.append(f"{place}.{key} is {value!r}; use a number")
         elif (key == "std" and value < 0) or (key == "num_seeds" and (value < 1 or value != int(value))):
             problems.append(

@@ -17,6 +17,8 @@ from rl_training.core.errors import UserError, did_you_mean
 
 BENCHMARK = "benchmark"
 """The name of a family's manifest, which is no preset."""
+SHORT = "short"
+"""The name of a family's second manifest, if there is one: what minutes or hours of one core are enough for."""
 
 
 @dataclass(frozen=True)

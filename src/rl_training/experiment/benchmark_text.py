@@ -51,7 +51,7 @@ def _aggregated(summary: Summary, drawn: Sequence[str]) -> Iterator[str]:
                 entry.name,
                 str(len(entry.tasks)),
                 str(entry.num_runs),
-                *map(_shown, (entry.iqm, entry.mean, entry.median, entry.optimality_gap)),
+                *map(shown, (entry.iqm, entry.mean, entry.median, entry.optimality_gap)),
             ]
             for entry in summary.aggregates
         ),
@@ -69,7 +69,7 @@ def _per_task(summary: Summary) -> Iterator[str]:
                 entry.task,
                 entry.name,
                 str(len(entry.runs)),
-                *map(_shown, (entry.iqm, entry.mean, entry.median)),
+                *map(shown, (entry.iqm, entry.mean, entry.median)),
                 _number(entry.best),
                 f"{max(run.evaluations[-1].step for run in entry.runs):,}",
             ]
@@ -84,7 +84,7 @@ def _against_baseline(summary: Summary, drawn: Sequence[str]) -> Iterator[str]:
     yield "## Against the baseline"
     yield "How likely a run beats one of the baseline on the same task; one half is neither better nor worse."
     rows = [
-        [task, entry.name, entry.baseline, _shown(found)]
+        [task, entry.name, entry.baseline, shown(found)]
         for entry in summary.improvements
         for task, found in [*entry.per_task.items(), ("**all**", entry.overall)]
     ]
@@ -104,11 +104,11 @@ def _against_published(summary: Summary) -> Iterator[str]:
                 entry.task,
                 entry.name,
                 str(entry.num_seeds),
-                _shown(entry.ours),
-                _published(entry.published),
+                shown(entry.ours),
+                published_figure(entry.published),
                 _brackets(entry.published.interval) or "none",
                 entry.verdict if entry.num_seeds > 1 else f"{entry.verdict}, of one seed",
-                entry.published.source,
+                ". ".join(filter(None, (entry.published.source, entry.published.remark))),
             ]
             for entry in summary.comparisons
         ),
@@ -179,7 +179,8 @@ def _plain(text: str) -> str:
     return printable(text).replace("\n", " ").replace("|", "\\|")
 
 
-def _shown(found: Estimate) -> str:
+def shown(found: Estimate) -> str:
+    """Return a value with its interval in brackets, if it has one."""
     return f"{_number(found.value)} {_brackets(found)}".rstrip()
 
 
@@ -189,7 +190,8 @@ def _brackets(found: Estimate) -> str:
     return f"[{_number(found.low)}, {_number(found.high)}]"
 
 
-def _published(figure: Published) -> str:
+def published_figure(figure: Published) -> str:
+    """Return a figure from elsewhere with its spread and number of runs, as far as they are told."""
     spread = "" if figure.std is None else f" ± {_number(figure.std)}"
     seeds = "" if figure.num_seeds is None else f" (n = {figure.num_seeds})"
     return f"{_number(figure.mean)}{spread}{seeds}"

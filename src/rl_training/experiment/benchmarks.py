@@ -26,12 +26,14 @@ class Contender:
 
 
 def contenders(manifest: Manifest, overrides: Mapping[str, Any]) -> list[Contender]:
-    """Return the presets of a manifest with its overrides, and others on top.
+    """Return the presets of a manifest with its overrides, those of each preset, and others on top.
 
     Each is called by its algorithm, where that tells it from the others of its task.
     """
-    settings = {**manifest.overrides, **overrides}
-    configs = [_overridden(entry.preset, settings) for entry in manifest.entries]
+    configs = [
+        _overridden(entry.preset, {**manifest.overrides, **entry.overrides, **overrides})
+        for entry in manifest.entries
+    ]
     tasks = [task_name(config.env_id, config.env_kwargs) for config in configs]
     count = Counter((config.algo, task) for config, task in zip(configs, tasks, strict=True))
     return [
@@ -53,9 +55,9 @@ def _overridden(preset: str, settings: Mapping[str, Any]) -> TrainConfig:
         raise ConfigError(error.problems, f"{preset} with overrides") from error
 
 
-def benchmark_jobs(found: Sequence[Contender], seeds: int) -> list[Job]:
-    """Return a job for each preset and each of the seeds 1 to `seeds`."""
-    return jobs_of([(contender.preset, contender.config) for contender in found], range(1, seeds + 1))
+def benchmark_jobs(found: Sequence[Contender], seeds: Sequence[int]) -> list[Job]:
+    """Return a job for each preset and each seed."""
+    return jobs_of([(contender.preset, contender.config) for contender in found], seeds)
 
 
 def scored_jobs(found: Sequence[Contender], records: Sequence[Mapping[str, Any]]) -> list[ScoredRun]:

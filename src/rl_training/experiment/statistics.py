@@ -167,12 +167,16 @@ def _duels(ours: Sequence[Array], theirs: Sequence[Array]) -> list[Array]:
 
 @dataclass(frozen=True)
 class Published:
-    """A figure from elsewhere: the mean of `num_seeds` runs and their standard deviation, as far as they are told."""
+    """A figure from elsewhere: the mean of `num_seeds` runs and their standard deviation, as far as they are told.
+
+    `remark` is for people: what differs from it, and why.
+    """
 
     mean: float
     std: float | None = None
     num_seeds: int | None = None
     source: str = ""
+    remark: str = ""
 
     @property
     def interval(self) -> Estimate:

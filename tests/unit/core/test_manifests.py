@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.manifests import manifests, read_manifest
+from rl_training.core.manifests import manifests, read_manifest, seed_range
 from rl_training.core.presets import presets, read_presets
+from rl_training.experiment.benchmarks import benchmark_jobs, contenders
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,7 +20,7 @@ def written(tmp_path, text):
 
 def test_every_family_has_one_and_they_cover_the_zoo():
     families = {preset.about.family for preset in read_presets()}
-    assert set(manifests()) == families
+    assert {name for name in manifests() if "/" not in name} == families
     listed = [entry.preset for family in families for entry in read_manifest(family).entries]
     assert sorted(listed) == sorted(presets())
 
@@ -64,7 +65,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
         "unknown key 'presets[2].published.stdd'; did you mean 'std'?",
         "presets[2].published.mean is 'high'; use a number",
         "references.CartPole-v1.high is missing",
-        "seeds is 0; use how many, 1 or more",
+        "seeds is 0; use how many, 1 or more, or the first and the last, such as 11-15",
         "overrides is [1]; use a map of settings",
     ]
 
@@ -80,7 +81,41 @@ def test_a_config_of_ones_own_may_take_part(tmp_path):
     own.write_text("algo: ppo\nenv_id: CartPole-v1\n")
     manifest = read_manifest(written(tmp_path, f"presets: [{own}, zoo/classic/dqn_cartpole.yaml]\n"))
     assert [entry.preset for entry in manifest.entries] == [str(own), "dqn/cartpole"]
-    assert manifest.seeds == 5
+    assert list(manifest.seeds) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("written_as", "meant"),
+    [(3, [1, 2, 3]), ("3", [1, 2, 3]), ("21-23", [21, 22, 23]), ("7-7", [7]), ("0-1", [0, 1])],
+)
+def test_seeds_are_a_number_of_them_or_first_and_last(written_as, meant):
+    assert list(seed_range(written_as)) == meant
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "five", "5-3", "1,2", "-3", "3-", "", None, [1]])
+def test_what_is_no_seeds(wrong):
+    assert seed_range(wrong) is None
+
+
+def test_settings_of_a_preset_lie_above_those_of_all(tmp_path):
+    text = """
+    seeds: 21-22
+    presets:
+      - ppo/cartpole
+      - {preset: dqn/cartpole, overrides: {total_timesteps: 300}}
+    overrides: {total_timesteps: 200, eval_every_timesteps: 100}
+    """
+    manifest = read_manifest(written(tmp_path, text))
+    ours = contenders(manifest, {})
+    assert [item.config.total_timesteps for item in ours] == [200, 300]
+    assert [item.config.eval_every_timesteps for item in ours] == [100, 100]
+    assert [item.config.total_timesteps for item in contenders(manifest, {"total_timesteps": 50})] == [50, 50]
+    assert [job.config.seed for job in benchmark_jobs(ours, manifest.seeds)] == [21, 21, 22, 22]
+
+
+def test_settings_of_a_preset_that_are_no_map(tmp_path):
+    with pytest.raises(ConfigError, match=r"presets\[0\].overrides is 5; use a map of settings"):
+        read_manifest(written(tmp_path, "presets: [{preset: ppo/cartpole, overrides: 5}]\n"))
 
 
 def test_no_presets(tmp_path):
