@@ -1,6 +1,7 @@
 """`rl-training zoo`: lists, shows and runs presets, and says what is wrong in a sentence."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_show(cli):
     [
         (("zoo", "lst"), "zoo has no 'lst'; did you mean 'list'?; use list, show or run"),
         (("zoo", "show", "ppo/cartpol"), "there is no preset 'ppo/cartpol'; did you mean 'ppo/cartpole'?"),
-        (("zoo", "show"), "the following arguments are required: preset"),
+        (("zoo", "show"), "rl-training zoo show needs a preset; rl-training zoo show --help lists all flags"),
         (("zoo", "list", "--algo", "pp0"), "--algo 'pp0' is not known; did you mean 'ppo'?"),
         (("zoo", "list", "--famly", "x"), "unknown flag '--famly'; did you mean '--family'?"),
         (("zoo", "list", "x"), "'x' is one word too many"),
@@ -152,3 +153,18 @@ def test_train_tells_how_a_preset_did_beside_what_is_known(cli, tmp_path, monkey
         "measured before: 4 on 2 seeds (95% interval 4 to 4): better than before"
         in trained.out.splitlines()[-1]
     )
+
+
+def test_a_preset_that_is_named_twice_is_trained_once(cli, monkeypatch, tmp_path):
+    seen = launched(monkeypatch, lambda job: JobState(job, "waiting"))
+    monkeypatch.chdir(Path(__file__).parents[2])
+    cli("zoo", "run", "ppo/cartpole", "configs/ppo/cartpole.yaml", "--seeds", "2", "--output-dir", tmp_path)
+    assert [str(job) for job in seen[0][0]] == ["ppo/cartpole seed 1", "ppo/cartpole seed 2"]
+
+
+def test_a_file_that_is_not_there_is_no_preset_misspelt(cli, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert cli("zoo", "run", "nowhere.yaml").sentence == (
+        "error: there is no file or preset 'nowhere.yaml'; rl-training zoo list shows them all"
+    )
+    assert "did you mean" not in cli("zoo", "show", "ppo/nothing").sentence

@@ -25,6 +25,7 @@ def run_presets(
     retry: str | None = None,
 ) -> int:
     """Train presets and return the exit code; what each reached lies in `results/` of the folder."""
+    names = list(dict.fromkeys(names))
     configs = [(name, load_config(name).with_overrides(**overrides)) for name in names]
     launched, code = run_jobs(
         jobs_of(configs, seeds),

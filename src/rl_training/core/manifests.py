@@ -7,13 +7,20 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from rl_training.core.checked_config import whole_number
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
-from rl_training.core.presets import BENCHMARK, preset_name, presets, shipped
+from rl_training.core.presets import BENCHMARK, NEAR, known_as, preset_name, presets, shipped
 from rl_training.core.strict_yaml import read_yaml
 
 MANIFEST = ("summary", "seeds", "presets", "overrides", "references")
 ENTRY = ("preset", "name", "published")
 REFERENCE = ("low", "high")
+OURS = {
+    "algo": "leave it to the presets",
+    "seed": "say how many with 'seeds', which are 1 to that",
+    "output_dir": "use the flag --output-dir",
+}
+"""Settings that a benchmark decides itself, and what to do instead."""
 PUBLISHED = ("mean", "std", "num_seeds", "source")
 
 
@@ -56,25 +63,42 @@ def find_manifest(path: str | PathLike[str]) -> Path:
     if name in known:
         return known[name]
     raise UserError(
-        f"benchmark {path} does not exist{did_you_mean(name, known)}; families are {', '.join(known) or 'not here'}"
+        f"{_absence(given)}{did_you_mean(name, known, nearness=NEAR)}; families are {', '.join(known)}"
     )
+
+
+def _absence(given: Path) -> str:
+    """Return what is not there: a file, if it is called like one, or a benchmark."""
+    if given.is_dir():
+        return f"{given} is a folder; give a manifest or a family"
+    if given.suffix in (".yaml", ".yml", ".json") or given.is_absolute() or given.parts[:1] == ("..",):
+        return f"the file {given} does not exist"
+    return f"benchmark {given} does not exist"
 
 
 def read_manifest(path: str | PathLike[str]) -> Manifest:
     """Read a benchmark strictly: everything that is wrong is told at once, by its key."""
-    data = read_yaml(find_manifest(path), path)
+    data = read_yaml(find_manifest(path), path, example="presets: [ppo/cartpole]")
     problems = _unknown(data, MANIFEST, "")
     entries, found = _entries(data.get("presets"))
     references, odd = _references(data.get("references", {}))
     problems += found + odd
-    seeds, overrides = data.get("seeds", 5), data.get("overrides", {})
-    if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
-        problems.append(f"seeds is {seeds!r}; use how many, 1 or more")
-    if not isinstance(overrides, Mapping):
-        problems.append(f"overrides is {overrides!r}; use a map of settings")
+    overrides = data.get("overrides", {})
+    seeds = whole_number(data.get("seeds", 5))
+    if seeds is None or seeds < 1:
+        problems.append(f"seeds is {data['seeds']!r}; use how many, 1 or more")
+        seeds = 1
+    problems += _wrong_overrides(overrides)
     if problems:
         raise ConfigError(problems, str(path))
     return Manifest(entries, seeds, overrides, references, str(data.get("summary", "")))
+
+
+def _wrong_overrides(given: Any) -> list[str]:
+    if not isinstance(given, Mapping):
+        return [f"overrides is {given!r}; use a map of settings"]
+    problems = [f"overrides.{key} is no setting; use names" for key in given if not isinstance(key, str)]
+    return problems + [f"overrides.{key} is not for a benchmark; {OURS[key]}" for key in OURS if key in given]
 
 
 def _entries(given: Any) -> tuple[list[Entry], list[str]]:
@@ -86,17 +110,20 @@ def _entries(given: Any) -> tuple[list[Entry], list[str]]:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("preset"), str):
             problems.append(f"presets[{number}] is {item!r}; use a preset's name, or a map with 'preset:'")
             continue
-        name = preset_name(entry["preset"])
-        if name not in known and not Path(entry["preset"]).is_file():
+        chosen = known_as(entry["preset"])
+        if chosen is None:
+            near = did_you_mean(preset_name(entry["preset"]), known, nearness=NEAR)
+            problems.append(f"presets[{number}] is '{entry['preset']}', which does not exist{near}")
+        elif chosen in [other.preset for other in entries]:
             problems.append(
-                f"presets[{number}] is '{entry['preset']}', which does not exist{did_you_mean(name, known)}"
+                f"presets[{number}] is '{entry['preset']}', which is listed already; list it once"
             )
         published = entry.get("published")
         problems += _unknown(entry, ENTRY, f"presets[{number}].")
         problems += _wrong_figures(published, PUBLISHED, f"presets[{number}].published", ("mean",))
         if not isinstance(entry.get("name", ""), str):
             problems.append(f"presets[{number}].name is {entry['name']!r}; use words")
-        entries.append(Entry(name if name in known else entry["preset"], entry.get("name"), published))
+        entries.append(Entry(chosen or entry["preset"], entry.get("name"), published))
     return entries, problems
 
 
@@ -106,7 +133,7 @@ def _references(given: Any) -> tuple[dict[str, tuple[float, float]], list[str]]:
     problems = [
         problem
         for task, reference in given.items()
-        for problem in _wrong_figures(reference, REFERENCE, f"references.{task}", REFERENCE)
+        for problem in _wrong_figures(reference or {}, REFERENCE, f"references.{task}", REFERENCE)
     ]
     if problems:
         return {}, problems

@@ -11,7 +11,7 @@ from rl_training.core.errors import UserError
 MAX_BYTES = 1 << 20
 
 
-def read_yaml(file: Path, name: object) -> dict[str, Any]:
+def read_yaml(file: Path, name: object, example: str = "algo: ppo") -> dict[str, Any]:
     """Return the map in a YAML file of plain scalars, lists and maps; `name` is what a complaint calls it."""
     try:
         if file.stat().st_size > MAX_BYTES:
@@ -25,7 +25,8 @@ def read_yaml(file: Path, name: object) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{name} is not valid YAML: {type(error).__name__}: {error}") from error
     if not isinstance(data, dict):
-        raise UserError(f"{name} holds {type(data).__name__}, not a map; write lines such as 'algo: ppo'")
+        held = "is empty" if data is None else f"holds {type(data).__name__}, not a map"
+        raise UserError(f"{name} {held}; write lines such as '{example}'")
     return data
 
 

@@ -1,12 +1,12 @@
 """From a manifest to jobs, and from what jobs left to the records that a report is made of."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rl_training.config import TrainConfig, load_config
-from rl_training.core.errors import ConfigError
+from rl_training.core.errors import ConfigError, did_you_mean
 from rl_training.core.manifests import Manifest
 from rl_training.core.presets import task_name
 from rl_training.experiment.jobs import Job, jobs_of, scored_job
@@ -34,7 +34,7 @@ def contenders(manifest: Manifest, overrides: Mapping[str, Any]) -> list[Contend
     configs = [_overridden(entry.preset, settings) for entry in manifest.entries]
     tasks = [task_name(config.env_id, config.env_kwargs) for config in configs]
     count = Counter((config.algo, task) for config, task in zip(configs, tasks, strict=True))
-    return [
+    found = [
         Contender(
             entry.preset,
             config,
@@ -44,6 +44,26 @@ def contenders(manifest: Manifest, overrides: Mapping[str, Any]) -> list[Contend
         )
         for entry, config, task in zip(manifest.entries, configs, tasks, strict=True)
     ]
+    if problems := [*_shared_names(found), *_strange_references(manifest, tasks)]:
+        raise ConfigError(problems, "benchmark")
+    return found
+
+
+def _shared_names(found: Sequence[Contender]) -> Iterator[str]:
+    """Yield what would be one row of a table, though it is two presets."""
+    first = dict[tuple[str, str], str]()
+    for contender in found:
+        other = first.setdefault((contender.name, contender.task), contender.preset)
+        if other != contender.preset:
+            yield (
+                f"{other} and {contender.preset} are both called '{contender.name}' on {contender.task}; "
+                "give one of them another name"
+            )
+
+
+def _strange_references(manifest: Manifest, tasks: Sequence[str]) -> Iterator[str]:
+    for task in manifest.references.keys() - set(tasks):
+        yield f"references.{task} is no task of this benchmark{did_you_mean(task, tasks)}"
 
 
 def _overridden(preset: str, settings: Mapping[str, Any]) -> TrainConfig:
