@@ -232,7 +232,11 @@ class TestExport:
         (["export-results", "."], "needs --csv FILE or --json FILE"),
         (["export-results", ".", "--csv", "x", "--json", "x"], "both name x"),
         (["export-results", ".", "--csv", "empty"], "empty is not a plain file"),
-        (["export-results", ".", "--csv", "no/where.csv"], "no/where.csv cannot be written"),
+        (["export-results", ".", "--csv", "x", "--json", "./x"], "both name x"),
+        (
+            ["export-results", ".", "--csv", "no/where.csv"],
+            "no/where.csv cannot be written: there is no folder no; make it first",
+        ),
         (["export-results", "nowhere", "--csv", "-"], "nowhere does not exist"),
     ],
 )

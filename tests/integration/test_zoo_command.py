@@ -126,6 +126,31 @@ def test_results_that_cannot_be_written(cli, tmp_path, monkeypatch):
     assert "the runs are kept" in outcome.sentence
 
 
+def test_a_report_that_cannot_be_written(cli, tmp_path, monkeypatch):
+    launched(monkeypatch, finished)
+    (tmp_path / "m.yaml").write_text("presets: [ppo/cartpole]\n")
+    (tmp_path / "D" / "report.json").mkdir(parents=True)
+    outcome = cli("benchmark", tmp_path / "m.yaml", "--seeds", 1, "--output-dir", tmp_path / "D")
+    assert outcome.code == 1
+    assert f"({tmp_path / 'D' / 'report.json'})" in outcome.sentence
+    assert outcome.sentence.endswith("; the runs are kept, and the same command writes it again")
+    (tmp_path / "D" / "report.json").rmdir()
+    assert cli("benchmark", tmp_path / "m.yaml", "--seeds", 1, "--output-dir", tmp_path / "D").code == 0
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 1, "runs": [{"seed": 1}]}', "[]"])
+def test_what_is_known_of_a_preset_cannot_be_read(cli, tmp_path, monkeypatch, text):
+    """The new scores are told and kept all the same."""
+    launched(monkeypatch, finished)
+    (tmp_path / "zoo" / "results").mkdir(parents=True)
+    (tmp_path / "zoo" / "results" / "ppo_cartpole.json").write_text(text)
+    monkeypatch.setattr(measuring, "shipped", lambda name: [tmp_path / "zoo"])
+    outcome = cli("zoo", "run", "ppo/cartpole", "--seeds", 1, "--output-dir", tmp_path / "D")
+    assert outcome.code == 0
+    assert f"ppo/cartpole: 1 on one seed; {tmp_path}/zoo/results/ppo_cartpole.json is" in outcome.out
+    assert (tmp_path / "D" / "results" / "ppo_cartpole.json").is_file()
+
+
 def test_a_config_of_ones_own(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("algo: ppo\nenv_id: CartPole-v1\n")

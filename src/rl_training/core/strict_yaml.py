@@ -19,8 +19,10 @@ def read_yaml(file: Path, name: object, example: str = "algo: ppo") -> dict[str,
         data = yaml.load(file.read_text(encoding="utf-8"), Loader=StrictLoader)
     except yaml.YAMLError as error:
         raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{name} cannot be read: {error}") from error
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} cannot be read: {error}; save it as UTF-8") from error
     # forged tags and numbers
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{name} is not valid YAML: {type(error).__name__}: {error}") from error

@@ -3,14 +3,16 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig, load_config
-from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.errors import ConfigError, UserError, did_you_mean
 from rl_training.core.manifests import Manifest
 from rl_training.core.presets import task_name
+from rl_training.experiment.benchmark_summary import group
 from rl_training.experiment.jobs import Job, jobs_of, scored_job
-from rl_training.experiment.scored_runs import ScoredRun
+from rl_training.experiment.scored_runs import ScoredRun, read_records
 from rl_training.experiment.statistics import Published
 
 
@@ -71,6 +73,19 @@ def _overridden(preset: str, settings: Mapping[str, Any]) -> TrainConfig:
         return load_config(preset).with_overrides(**settings)
     except ConfigError as error:
         raise ConfigError(error.problems, f"{preset} with overrides") from error
+
+
+def baseline_of(path: Path, found: Sequence[Contender]) -> list[ScoredRun]:
+    """Return the records of an earlier report; one that cannot be compared with is refused before any training."""
+    records = read_records(path)
+    group(records, f"{path} has no records; leave --baseline out, or give another report")
+    theirs, ours = {record.task for record in records}, {contender.task for contender in found}
+    if not theirs & ours:
+        raise UserError(
+            f"the baseline {path} has {', '.join(sorted(theirs))}, and this benchmark {', '.join(sorted(ours))}: they "
+            "have no task in common; give another report"
+        )
+    return records
 
 
 def benchmark_jobs(found: Sequence[Contender], seeds: int) -> list[Job]:

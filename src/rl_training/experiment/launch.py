@@ -50,10 +50,7 @@ def launch(
     home = JobFolder(folder)
     home.make()
     with RunLock(folder):
-        if retry_failed:
-            for job in jobs:
-                home.forget_failure(job)
-        return Launch(jobs, home, processes, board or Board()).run()
+        return Launch(jobs, home, processes, board or Board()).run(retry_failed)
 
 
 @dataclass
@@ -87,12 +84,14 @@ class Launch:
     hurry: bool = False
     """A second SIGINT came."""
 
-    def run(self) -> Launched:
+    def run(self, retry_failed: bool) -> Launched:
         """Look after the jobs until none is left or a signal comes."""
         self.states = list({job.key: JobState(job) for job in self.jobs}.values())
         try:
             with self._signals():
                 for state in self.states:
+                    if retry_failed:
+                        self.home.forget_failure(state.job)
                     self._settle(state)
                 while self.children or (self.stopped_by is None and self._waiting()):
                     self._start_some()

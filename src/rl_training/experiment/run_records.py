@@ -208,7 +208,7 @@ def _what_else(files: set[str], problems: list[str]) -> str:
     if "manifest.json" in files and "model.safetensors" in files:
         return "a checkpoint or a saved agent"
     if "job.yaml" in files:
-        return "a job whose run has not begun; errors.txt in it may say why"
+        return "the folder of a job, in which its run lies once it has begun"
     return "; ".join(["no file in it is a run's", *problems])
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from rl_training.core.errors import ConfigError
+from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.manifests import Entry, Manifest
-from rl_training.experiment.benchmarks import contenders
+from rl_training.experiment.benchmarks import baseline_of, contenders
+from rl_training.experiment.scored_runs import EvaluationPoint, ScoredRun, write_records
 
 
 def manifest(*entries, overrides=None, references=None):
@@ -38,4 +39,32 @@ def test_a_reference_for_another_task():
 def test_overrides_that_no_preset_takes(override, sentence):
     with pytest.raises(ConfigError) as caught:
         contenders(manifest(Entry("ppo/cartpole"), overrides=override), {})
+    assert sentence in str(caught.value)
+
+
+def baseline(tmp_path, *tasks):
+    write_records(
+        tmp_path / "records.json", [ScoredRun(task, "ppo", 1, [EvaluationPoint(1, 2.0)]) for task in tasks]
+    )
+    return baseline_of(tmp_path, contenders(manifest(Entry("ppo/cartpole")), {}))
+
+
+def test_a_baseline_that_can_be_compared_with(tmp_path):
+    assert [run.task for run in baseline(tmp_path, "CartPole-v1", "Walk")] == ["CartPole-v1", "Walk"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "sentence"),
+    [
+        ([], "has no records; leave --baseline out, or give another report"),
+        (
+            ["Walk"],
+            "has Walk, and this benchmark CartPole-v1: they have no task in common; give another report",
+        ),
+        (["CartPole-v1", "CartPole-v1"], "there are two runs of ppo on CartPole-v1 with seed 1"),
+    ],
+)
+def test_a_baseline_that_cannot_is_refused_before_anything_is_trained(tmp_path, tasks, sentence):
+    with pytest.raises(UserError) as caught:
+        baseline(tmp_path, *tasks)
     assert sentence in str(caught.value)

@@ -168,7 +168,7 @@ def test_what_a_launch_keeps_beside_its_runs_is_no_broken_run(tmp_path):
     (launch / "runs" / "ppo__seed2" / "job.yaml").write_text("algo: ppo\n", encoding="utf-8")
     assert names(search(launch)) == ["photos", "runs/ppo__seed1/one", "runs/ppo__seed2"]
     assert names(search(tmp_path)) == ["zoo/photos", "zoo/runs/ppo__seed1/one", "zoo/runs/ppo__seed2"]
-    assert search(launch)[2].problem == "a job whose run has not begun; errors.txt in it may say why"
+    assert search(launch)[2].problem == "the folder of a job, in which its run lies once it has begun"
 
 
 def test_folders_that_are_called_so_elsewhere_are_told_and_runs_in_them_found(tmp_path):
