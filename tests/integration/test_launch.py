@@ -335,6 +335,19 @@ def test_a_file_in_the_place_of_a_launchs_folder(tmp_path):
         launch([], tmp_path)
 
 
+def test_a_name_that_no_disk_has(tmp_path):
+    with pytest.raises(UserError, match="cannot be written: File name too long; choose another"):
+        launch([], tmp_path / ("x" * 300))
+
+
+def test_more_processes_than_jobs_cost_nothing(tmp_path, fake_child):
+    jobs = jobs_of([("tiny", plain_config())], [1, 2])
+    assert [state.status for state in launch(jobs, tmp_path, processes=10**18).states] == [
+        "finished",
+        "finished",
+    ]
+
+
 def test_what_went_wrong(tmp_path):
     errors = tmp_path / "errors.txt"
     errors.write_text("warning: something\nerror: it broke\n  - here\n")

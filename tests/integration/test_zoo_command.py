@@ -47,6 +47,10 @@ def test_show(cli):
         (("zoo", "list", "x"), "'x' is one word too many"),
         (("zoo", "list", "--env", "chess"), "no preset is like that"),
         (("zoo", "run", "ppo/cartpole", "--jobs", "0"), "'0' is not a number of 1 or more"),
+        (
+            ("zoo", "run", "ppo/cartpole", "--seeds", "1e9"),
+            "--seeds: '1e9' is more than 10,000; rl-training zoo run --help lists all flags",
+        ),
         (("zoo", "run", "classic/dqn_cartpol"), "did you mean 'classic/dqn_cartpole'?"),
     ],
 )
@@ -193,3 +197,27 @@ def test_a_file_that_is_not_there_is_no_preset_misspelt(cli, monkeypatch, tmp_pa
         "error: there is no file or preset 'nowhere.yaml'; rl-training zoo list shows them all"
     )
     assert "did you mean" not in cli("zoo", "show", "ppo/nothing").sentence
+
+
+def test_a_manifest_and_a_config_in_each_others_place(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.yaml").write_text("presets: [ppo/cartpole]\n")
+    (tmp_path / "c.yaml").write_text("algo: ppo\nenv_id: CartPole-v1\n")
+    assert cli("zoo", "run", "m.yaml").sentence == (
+        "error: m.yaml: a manifest, and no config; rl-training benchmark m.yaml trains what it lists"
+    )
+    assert cli("benchmark", "c.yaml").sentence == (
+        "error: c.yaml is a config, and no manifest; rl-training zoo run c.yaml trains it on many seeds"
+    )
+
+
+def test_a_report_is_not_compared_with_what_it_replaces(cli, tmp_path, monkeypatch):
+    launched(monkeypatch, finished)
+    (tmp_path / "m.yaml").write_text("presets: [ppo/cartpole]\nseeds: 1\n")
+    command = ("benchmark", tmp_path / "m.yaml", "--output-dir", tmp_path / "D")
+    assert cli(*command).code == 0
+    for baseline in (tmp_path / "D", tmp_path / "D" / "records.json"):
+        refused = cli(*command, "--baseline", baseline)
+        assert refused.code == 2
+        assert "is what this report would replace; give another --output-dir" in refused.sentence
+    assert cli(*command[:-1], tmp_path / "E", "--baseline", tmp_path / "D").code == 0

@@ -32,8 +32,8 @@ def run(argv: list[str]) -> int:
 
     budget = {} if wanted.total_timesteps is None else {"total_timesteps": wanted.total_timesteps}
     found = contenders(manifest, budget)
-    baseline = None if wanted.baseline is None else baseline_of(Path(wanted.baseline), found)
     folder = Path(wanted.output_dir)
+    baseline = None if wanted.baseline is None else baseline_of(Path(wanted.baseline), found, folder)
     launched, code = run_jobs(
         benchmark_jobs(found, wanted.seeds or manifest.seeds),
         folder,

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from rl_training.cli.sentences import more, needs, needs_value, one_too_many, unknown_flag, wrong_value
 from rl_training.core.checked_config import whole_number
 from rl_training.core.errors import UserError
+from rl_training.core.manifests import MAX_SEEDS
 
 
 class Flags(argparse.ArgumentParser):
@@ -58,11 +59,21 @@ def count(text: str) -> int:
     return number
 
 
+def seeds_up_to(text: str) -> int:
+    """Return how many seeds; a run each, so more than anybody has time for are a slip of the finger."""
+    number = count(text)
+    if number > MAX_SEEDS:
+        raise argparse.ArgumentTypeError(f"'{text}' is more than {MAX_SEEDS:,}")
+    return number
+
+
 def add_launch_flags(flags: Flags, *, seeds: int | None, output_dir: str) -> None:
     """Add what every command has that trains many runs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     usual = "" if seeds is None else f"; {seeds} by default"
-    flags.add_argument("--seeds", type=count, default=seeds, metavar="N", help=f"train seeds 1 to N{usual}")
+    flags.add_argument(
+        "--seeds", type=seeds_up_to, default=seeds, metavar="N", help=f"train seeds 1 to N{usual}"
+    )
     flags.add_argument(
         "--jobs",
         type=count,

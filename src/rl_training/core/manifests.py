@@ -13,6 +13,8 @@ from rl_training.core.presets import BENCHMARK, NEAR, known_as, preset_name, pre
 from rl_training.core.strict_yaml import read_yaml
 
 MANIFEST = ("summary", "seeds", "presets", "overrides", "references")
+MAX_SEEDS = 10_000
+"""More is a slip of the finger: each seed is a run, and nobody has the time."""
 ENTRY = ("preset", "name", "published")
 REFERENCE = ("low", "high")
 OURS = {
@@ -79,14 +81,19 @@ def _absence(given: Path) -> str:
 def read_manifest(path: str | PathLike[str]) -> Manifest:
     """Read a benchmark strictly: everything that is wrong is told at once, by its key."""
     data = read_yaml(find_manifest(path), path, example="presets: [ppo/cartpole]")
+    if "presets" not in data and "algo" in data:
+        raise UserError(
+            f"{path} is a config, and no manifest; rl-training zoo run {path} trains it on many seeds"
+        )
     problems = _unknown(data, MANIFEST, "")
     entries, found = _entries(data.get("presets"))
     references, odd = _references(data.get("references", {}))
     problems += found + odd
     overrides = data.get("overrides", {})
     seeds = whole_number(data.get("seeds", 5))
-    if seeds is None or seeds < 1:
-        problems.append(f"seeds is {data['seeds']!r}; use how many, 1 or more")
+    if seeds is None or not 1 <= seeds <= MAX_SEEDS:
+        more = f", at most {MAX_SEEDS:,}" if seeds is not None and seeds > MAX_SEEDS else ""
+        problems.append(f"seeds is {data['seeds']!r}; use how many, 1 or more{more}")
         seeds = 1
     problems += _wrong_overrides(overrides)
     if problems:

@@ -1,5 +1,6 @@
 """From a manifest to jobs, and from what jobs left to the records that a report is made of."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from rl_training.core.manifests import Manifest
 from rl_training.core.presets import task_name
 from rl_training.experiment.benchmark_summary import group
 from rl_training.experiment.jobs import Job, jobs_of, scored_job
-from rl_training.experiment.scored_runs import ScoredRun, read_records
+from rl_training.experiment.scored_runs import ScoredRun, read_records, records_file
 from rl_training.experiment.statistics import Published
 
 
@@ -75,8 +76,13 @@ def _overridden(preset: str, settings: Mapping[str, Any]) -> TrainConfig:
         raise ConfigError(error.problems, f"{preset} with overrides") from error
 
 
-def baseline_of(path: Path, found: Sequence[Contender]) -> list[ScoredRun]:
-    """Return the records of an earlier report; one that cannot be compared with is refused before any training."""
+def baseline_of(path: Path, found: Sequence[Contender], folder: Path) -> list[ScoredRun]:
+    """Return the records of an earlier report; one that cannot be compared with is refused before any training.
+
+    So is the report of `folder`, which the new one would replace: a second time it would be compared with itself.
+    """
+    if os.path.realpath(records_file(path)) == os.path.realpath(records_file(folder)):
+        raise UserError(f"--baseline {path} is what this report would replace; give another --output-dir")
     records = read_records(path)
     group(records, f"{path} has no records; leave --baseline out, or give another report")
     theirs, ours = {record.task for record in records}, {contender.task for contender in found}

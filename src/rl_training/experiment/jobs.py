@@ -7,6 +7,7 @@ whatever name, gets the run that is there. Below the folder lie
     runs/<key>/         its run folder, the config that it was started with, and what it said
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -66,10 +67,10 @@ class JobFolder:
             for part in ("jobs", "runs"):
                 (self.path / part).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            if self.path.is_file():
+            if os.path.isfile(self.path):  # which is False of names that no disk has, where a Path raises
                 raise UserError(f"output_dir '{self.path}' is a file; choose a folder") from None
             for part in ("jobs", "runs"):
-                if (self.path / part).is_file():
+                if os.path.isfile(self.path / part):
                     raise UserError(
                         f"{self.path / part} is a file, and runs are kept in a folder of that name; move it away, or "
                         "choose another output_dir"

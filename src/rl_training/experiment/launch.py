@@ -132,7 +132,8 @@ class Launch:
     def _start_some(self) -> None:
         """Fill the free slots; a run that a process of an earlier launch still holds is left to it meanwhile."""
         for state in self._waiting():
-            free = set(range(self.processes)) - {child.slot for child in self.children}
+            slots = range(min(self.processes, len(self.states)))
+            free = set(slots) - {child.slot for child in self.children}
             if not free or self.stopped_by is not None:
                 return
             run_dir = self.home.run_dir(state.job)

@@ -113,7 +113,7 @@ def _named(pattern: str) -> list[Path]:
     if not glob.has_magic(pattern):
         problem = "is not a folder" if os.path.lexists(pattern) else "does not exist"
         raise UserError(
-            f"{pattern} {problem}; give a folder of runs, a run, or a pattern such as 'runs/ppo__*'"
+            f"{pattern or repr(pattern)} {problem}; give a folder of runs, a run, or a pattern such as 'runs/ppo__*'"
         )
     try:
         matches = [

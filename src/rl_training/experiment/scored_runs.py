@@ -122,9 +122,14 @@ def write_records(path: Path, records: Iterable[ScoredRun]) -> None:
     write_json(path, {"format": FORMAT, "records": [asdict(record) for record in records]})
 
 
+def records_file(path: Path) -> Path:
+    """Return the file of records that a path means: itself, or `records.json` in the folder of a report."""
+    return path / "records.json" if path.is_dir() else path
+
+
 def read_records(path: Path) -> list[ScoredRun]:
     """Return the records of a file, or of `records.json` in the folder of a report."""
-    path = path / "records.json" if path.is_dir() else path
+    path = records_file(path)
     if not path.exists():
         raise UserError(f"{path} does not exist; give the folder of an earlier report, or its records.json")
     try:

@@ -136,6 +136,7 @@ def test_what_is_not_there_is_called_what_it_would_be(tmp_path, monkeypatch, giv
         ("presets: [ppo/cartpole]\noverrides: {seed: 3}\n", "say how many with 'seeds', which are 1 to that"),
         ("presets: [ppo/cartpole]\noverrides: {algo: dqn}\n", "overrides.algo is not for a benchmark"),
         ("presets: [ppo/cartpole]\noverrides: {output_dir: x}\n", "use the flag --output-dir"),
+        ("presets: [ppo/cartpole]\nseeds: 1e9\n", "seeds is '1e9'; use how many, 1 or more, at most 10,000"),
         ("presets: [ppo/nothing]\n", "presets[0] is 'ppo/nothing', which does not exist"),
     ],
 )

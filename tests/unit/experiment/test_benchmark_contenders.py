@@ -46,7 +46,7 @@ def baseline(tmp_path, *tasks):
     write_records(
         tmp_path / "records.json", [ScoredRun(task, "ppo", 1, [EvaluationPoint(1, 2.0)]) for task in tasks]
     )
-    return baseline_of(tmp_path, contenders(manifest(Entry("ppo/cartpole")), {}))
+    return baseline_of(tmp_path, contenders(manifest(Entry("ppo/cartpole")), {}), tmp_path / "D")
 
 
 def test_a_baseline_that_can_be_compared_with(tmp_path):
