@@ -22,6 +22,7 @@ from rl_training.experiment.launch import launch, on_its_cores, share_of_cores, 
 from rl_training.experiment.locking import RunLock, is_held
 from rl_training.experiment.rows import last_row
 from support.configs import tiny_config
+from support.folders import run_folder
 
 
 class Recording(Board):
@@ -333,6 +334,14 @@ def test_a_file_in_the_place_of_a_launchs_folder(tmp_path):
         UserError, match=r"runs is a file, and runs are kept in a folder of that name; move it away"
     ):
         launch([], tmp_path)
+
+
+def test_a_run_is_no_folder_for_a_launch(tmp_path):
+    run = run_folder(tmp_path)
+    before = sorted(run.rglob("*"))
+    with pytest.raises(UserError, match="is a run itself; choose a folder for runs"):
+        launch([], run)
+    assert sorted(run.rglob("*")) == before
 
 
 def test_a_name_that_no_disk_has(tmp_path):

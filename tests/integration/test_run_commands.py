@@ -157,6 +157,11 @@ class TestRemove:
         assert (outcome.code, outcome.err) == (0, "")
         assert sorted(path.name for path in folder.iterdir()) == ["c", "empty"]
 
+    def test_what_else_went_is_named(self, cli, folder):
+        (folder / "a" / "notes.txt").write_text("x", encoding="utf-8")
+        removed = cli("runs", "rm", folder / "a", folder / "b", "--yes").out
+        assert removed == f"removed {folder / 'a'}, and with it notes.txt\nremoved {folder / 'b'}\n"
+
     def test_one_refusal_and_nothing_is_touched(self, cli, folder):
         with RunLock(folder / "b"):
             outcome = cli("runs", "rm", folder / "a", folder / "b", "--yes")

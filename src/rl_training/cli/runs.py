@@ -245,18 +245,22 @@ def remove(argv: list[str]) -> int:
         if not _agreed(records):
             print("nothing was removed")
             return 0
+    others = {path: strangers(path) for path in paths}
     remove_runs(paths)
     for path in paths:
-        print(printable(f"removed {path}"))
+        print(printable(f"removed {path}{_with(others[path])}"))
     return 0
+
+
+def _with(others: list[str]) -> str:
+    """Return what else goes with a run."""
+    return f", and with it {', '.join(others)}" if others else ""
 
 
 def _agreed(records: list[RunRecord]) -> bool:
     for record in records:
         steps = f"{number(record.timesteps, ',')} steps"
-        others = strangers(record.path)
-        more = f", and with it {', '.join(others)}" if others else ""
-        print(printable(f"{record.path}  {record.status}, {steps}{more}"))
+        print(printable(f"{record.path}  {record.status}, {steps}{_with(strangers(record.path))}"))
     what = "this run" if len(records) == 1 else f"these {len(records)} runs"
     try:
         return input(f"Delete {what} for good? [y/N] ").strip().lower() in ("y", "yes")

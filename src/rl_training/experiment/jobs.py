@@ -62,7 +62,12 @@ class JobFolder:
         self.path = folder
 
     def make(self) -> None:
-        """Make the folder, or say in a sentence why that is not possible."""
+        """Make the folder, or say in a sentence why that is not possible.
+
+        A run is no place for others: they would not be listed, and go with it when it is removed.
+        """
+        if read_run(self.path).is_run:
+            raise UserError(f"output_dir '{self.path}' is a run itself; choose a folder for runs")
         try:
             for part in ("jobs", "runs"):
                 (self.path / part).mkdir(parents=True, exist_ok=True)
