@@ -39,6 +39,15 @@ def test_flags_that_there_are_not(cli, prog, words, sentence):
         (("train", "ppo", "--sed", 3), "unknown flag '--sed'; did you mean '--seed'?"),
         (("runs", "list", "--jsn", "--sot", "age"), "unknown flag '--jsn'; did you mean '--json'?"),
         (("train", "ppo", "--n_envs", 3), "unknown flag '--n_envs'; here it is called '--num-envs'"),
+        (("runs", "list", "--env"), "--env needs a value; rl-training runs list --help lists all flags"),
+        (
+            ("train", "ppo", "--env-id", "x", "--hidden-sizes", "a", "b"),
+            "--hidden-sizes: 'a', 'b' is not a value for it; rl-training train ppo --help lists all flags",
+        ),
+        (
+            ("zoo", "run", "x", "--seeds", "9" * 5000),
+            f"--seeds: '{'9' * 30}' is not a number of 1 or more; rl-training zoo run --help lists all flags",
+        ),
         (("zoo", "run", "x", "--seeds"), "--seeds needs a value; rl-training zoo run --help lists all flags"),
         (("runs", "list", "--seed"), "--seed needs a value; rl-training runs list --help lists all flags"),
         (

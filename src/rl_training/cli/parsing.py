@@ -11,11 +11,12 @@ from rl_training.cli.sentences import more, needs, needs_value, one_too_many, un
 from rl_training.core.errors import UserError
 
 FRAME = re.compile(r"[─│╭╮╰╯┌┐└┘|+]+|-{3,}")
-NOT_A_NUMBER = {
+NOT_THAT = {
     r"invalid literal for int\(\) with base 10: (.*)": "whole number",
     r"could not convert string to float: (.*)": "number",
+    r"Could not find valid parse for arguments: \[(.*)\]": "value for it",
 }
-"""What Python says of a word that is no number, and which kind was asked for."""
+"""What Python and tyro say of words that do not fit, and what was asked for."""
 
 
 def parse(target: Any, argv: list[str], prog: str, description: str | None = None) -> Any:
@@ -61,7 +62,12 @@ def _sentence(drawn: str, prog: str) -> str:
     if word := re.search(r"Unrecognized options: (.*?)(?:,|$)", found):
         return one_too_many(word[1], prog)
     if missing := re.match(r"Missing value for argument '(.*?)'", found):
-        return needs_value(missing[1], prog) if missing[1].startswith("-") else needs(f"a {missing[1]}", prog)
+        # all names of a flag are told, as in '--env-id/--env'
+        return (
+            needs_value(missing[1].rpartition("/")[2], prog)
+            if missing[1].startswith("-")
+            else needs(f"a {missing[1]}", prog)
+        )
     if missing := re.match(r"Missing from .*?: (?:(--[\w-]+) )?[A-Z|]+ (.*?)\.? \(required\)", found):
         what = missing[1] or f"{missing[2][:1].lower()}{missing[2][1:]}"
         return needs(what, prog)
@@ -75,7 +81,7 @@ def _sentence(drawn: str, prog: str) -> str:
 
 
 def _problem(said: str) -> str:
-    for words, kind in NOT_A_NUMBER.items():
+    for words, kind in NOT_THAT.items():
         if word := re.fullmatch(words, said):
             return f"{word[1]} is not a {kind}"
     return said

@@ -53,9 +53,11 @@ class Flags(argparse.ArgumentParser):
 
 def count(text: str) -> int:
     """Return a number of 1 or more, which may be written as 1e5."""
-    number = int(text) if re.fullmatch(r"\d+", text) else whole_number(text)
+    number = (
+        int(text) if re.fullmatch(r"\d{1,30}", text) else whole_number(text)
+    )  # Python reads no endless ones
     if number is None or number < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of 1 or more")
+        raise argparse.ArgumentTypeError(f"'{text[:30]}' is not a number of 1 or more")
     return number
 
 
