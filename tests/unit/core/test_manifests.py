@@ -161,3 +161,17 @@ def test_a_file_of_ones_own_is_not_taken_for_the_preset_of_its_name(tmp_path, mo
     monkeypatch.chdir(ROOT)
     manifest = read_manifest(written(tmp_path, "presets: [configs/ppo/cartpole.yaml]\n"))
     assert [entry.preset for entry in manifest.entries] == ["ppo/cartpole"]
+
+
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
+    file = written(tmp_path, "")
+    file.write_bytes(b"presets: [\xff]\n")
+    with pytest.raises(UserError, match=r"cannot be read: .*; save it as UTF-8"):
+        read_manifest(file)
+
+    def refuse(self, **options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(UserError, match=r"mine\.yaml cannot be read: Permission denied$"):
+        read_manifest(file)

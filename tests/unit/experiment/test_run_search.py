@@ -79,6 +79,7 @@ def test_runs_in_the_working_folder_by_default(folder, monkeypatch):
         ("nowhere", "nowhere does not exist; give a folder of runs"),
         ("file", "file is not a folder"),
         ("x*", "no folder matches"),
+        ("", "^'' does not exist; give a folder of runs"),
         ("\0", "does not exist"),
     ],
 )
