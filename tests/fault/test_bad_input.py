@@ -172,7 +172,7 @@ def test_nothing_is_left_of_the_box_around_a_wrong_flag(cli, tmp_path, monkeypat
         (["--zzzz"], "unknown flag '--zzzz'; rl-training train dqn --help lists all flags"),
         (
             ["--learning-rate", "abc"],
-            "--learning-rate: could not convert string to float: 'abc'; rl-training train dqn --help lists all flags",
+            "--learning-rate: 'abc' is not a number; rl-training train dqn --help lists all flags",
         ),
     ],
 )

@@ -22,6 +22,7 @@ from rl_training.experiment.launch import launch, on_its_cores, share_of_cores, 
 from rl_training.experiment.locking import RunLock, is_held
 from rl_training.experiment.rows import last_row
 from support.configs import tiny_config
+from support.folders import run_folder
 
 
 class Recording(Board):
@@ -273,6 +274,10 @@ def test_folders_that_cannot_be(tmp_path):
         lambda record: record | {"score": 3.0},
         lambda record: record | {"versions": None},
         lambda record: {"format": 1, "status": "failed"},
+        lambda record: record | {"seed": 2},
+        lambda record: record | {"fingerprint": "another"},
+        lambda record: record | {"seconds": "ten"},
+        lambda record: record | {"evaluations": [record["evaluations"][0] | {"wall_time": "noon"}]},
     ],
 )
 def test_a_damaged_record_is_named(tmp_path, fake_child, damage):
@@ -284,6 +289,72 @@ def test_a_damaged_record_is_named(tmp_path, fake_child, damage):
         launch([job], tmp_path)
     file.unlink()
     assert [state.status for state in launch([job], tmp_path).states] == ["finished"]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format": 1, ', b"\xff\x00"])
+def test_a_record_that_cannot_be_read_is_named_with_what_to_do(tmp_path, fake_child, content):
+    job = Job("tiny", plain_config())
+    launch([job], tmp_path)
+    file = tmp_path / "jobs" / f"{job.key}.json"
+    file.write_bytes(content)
+    with pytest.raises(
+        UserError, match=f"{job.key}.json is damaged: .*; delete it, and the job's run is looked at"
+    ):
+        launch([job], tmp_path)
+
+
+def test_a_run_that_ended_and_cannot_be_scored_is_tried_again_anew(tmp_path, fake_child):
+    """From its last checkpoint it would end the same way at once, however often one tries."""
+    job, board = Job("tiny", plain_config()), Recording()
+    launch([job], tmp_path)
+    (tmp_path / "jobs" / f"{job.key}.json").unlink()
+    (tmp_path / "runs" / job.key / "run" / "evaluations.jsonl").write_text("")
+    assert [state.status for state in launch([job], tmp_path).states] == ["failed"]
+    assert [state.status for state in launch([job], tmp_path).states] == ["failed"], "it is left alone"
+    launch([job], tmp_path, retry_failed=True, board=board)
+    assert board.events == ["1 training", "1 finished"]
+    assert (tmp_path / "run" / "metadata.json").is_file(), "nothing is thrown away"
+
+
+def test_a_failure_that_cannot_be_forgotten_is_a_sentence(tmp_path, fake_child, monkeypatch):
+    job = Job("bad", plain_config(env_id="NoSuch-v0"))
+    launch([job], tmp_path)
+
+    def refuse(self, job):
+        raise OSError(30, "Read-only file system", str(tmp_path / "jobs"))
+
+    monkeypatch.setattr(JobFolder, "forget_failure", refuse)
+    with pytest.raises(RunFault, match="jobs: Read-only file system; nothing that was trained is lost"):
+        launch([job], tmp_path, retry_failed=True)
+
+
+def test_a_file_in_the_place_of_a_launchs_folder(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(
+        UserError, match=r"runs is a file, and runs are kept in a folder of that name; move it away"
+    ):
+        launch([], tmp_path)
+
+
+def test_a_run_is_no_folder_for_a_launch(tmp_path):
+    run = run_folder(tmp_path)
+    before = sorted(run.rglob("*"))
+    with pytest.raises(UserError, match="is a run itself; choose a folder for runs"):
+        launch([], run)
+    assert sorted(run.rglob("*")) == before
+
+
+def test_a_name_that_no_disk_has(tmp_path):
+    with pytest.raises(UserError, match="cannot be written: File name too long; choose another"):
+        launch([], tmp_path / ("x" * 300))
+
+
+def test_more_processes_than_jobs_cost_nothing(tmp_path, fake_child):
+    jobs = jobs_of([("tiny", plain_config())], [1, 2])
+    assert [state.status for state in launch(jobs, tmp_path, processes=10**18).states] == [
+        "finished",
+        "finished",
+    ]
 
 
 def test_what_went_wrong(tmp_path):

@@ -157,6 +157,11 @@ class TestRemove:
         assert (outcome.code, outcome.err) == (0, "")
         assert sorted(path.name for path in folder.iterdir()) == ["c", "empty"]
 
+    def test_what_else_went_is_named(self, cli, folder):
+        (folder / "a" / "notes.txt").write_text("x", encoding="utf-8")
+        removed = cli("runs", "rm", folder / "a", folder / "b", "--yes").out
+        assert removed == f"removed {folder / 'a'}, and with it notes.txt\nremoved {folder / 'b'}\n"
+
     def test_one_refusal_and_nothing_is_touched(self, cli, folder):
         with RunLock(folder / "b"):
             outcome = cli("runs", "rm", folder / "a", folder / "b", "--yes")
@@ -232,7 +237,11 @@ class TestExport:
         (["export-results", "."], "needs --csv FILE or --json FILE"),
         (["export-results", ".", "--csv", "x", "--json", "x"], "both name x"),
         (["export-results", ".", "--csv", "empty"], "empty is not a plain file"),
-        (["export-results", ".", "--csv", "no/where.csv"], "no/where.csv cannot be written"),
+        (["export-results", ".", "--csv", "x", "--json", "./x"], "both name x"),
+        (
+            ["export-results", ".", "--csv", "no/where.csv"],
+            "no/where.csv cannot be written: there is no folder no; make it first",
+        ),
         (["export-results", "nowhere", "--csv", "-"], "nowhere does not exist"),
     ],
 )

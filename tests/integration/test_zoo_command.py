@@ -1,6 +1,7 @@
 """`rl-training zoo`: lists, shows and runs presets, and says what is wrong in a sentence."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -40,12 +41,16 @@ def test_show(cli):
     [
         (("zoo", "lst"), "zoo has no 'lst'; did you mean 'list'?; use list, show or run"),
         (("zoo", "show", "ppo/cartpol"), "there is no preset 'ppo/cartpol'; did you mean 'ppo/cartpole'?"),
-        (("zoo", "show"), "the following arguments are required: preset"),
+        (("zoo", "show"), "rl-training zoo show needs a preset; rl-training zoo show --help lists all flags"),
         (("zoo", "list", "--algo", "pp0"), "--algo 'pp0' is not known; did you mean 'ppo'?"),
         (("zoo", "list", "--famly", "x"), "unknown flag '--famly'; did you mean '--family'?"),
         (("zoo", "list", "x"), "'x' is one word too many"),
         (("zoo", "list", "--env", "chess"), "no preset is like that"),
         (("zoo", "run", "ppo/cartpole", "--jobs", "0"), "'0' is not a number of 1 or more"),
+        (
+            ("zoo", "run", "ppo/cartpole", "--seeds", "1e9"),
+            "--seeds: '1e9' is no number of seeds; use how many, 1 to 10,000, or the first and the last, such as 21-25",
+        ),
         (("zoo", "run", "classic/dqn_cartpol"), "did you mean 'classic/dqn_cartpole'?"),
     ],
 )
@@ -125,6 +130,31 @@ def test_results_that_cannot_be_written(cli, tmp_path, monkeypatch):
     assert "the runs are kept" in outcome.sentence
 
 
+def test_a_report_that_cannot_be_written(cli, tmp_path, monkeypatch):
+    launched(monkeypatch, finished)
+    (tmp_path / "m.yaml").write_text("presets: [ppo/cartpole]\n")
+    (tmp_path / "D" / "report.json").mkdir(parents=True)
+    outcome = cli("benchmark", tmp_path / "m.yaml", "--seeds", 1, "--output-dir", tmp_path / "D")
+    assert outcome.code == 1
+    assert f"({tmp_path / 'D' / 'report.json'})" in outcome.sentence
+    assert outcome.sentence.endswith("; the runs are kept, and the same command writes it again")
+    (tmp_path / "D" / "report.json").rmdir()
+    assert cli("benchmark", tmp_path / "m.yaml", "--seeds", 1, "--output-dir", tmp_path / "D").code == 0
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 1, "runs": [{"seed": 1}]}', "[]"])
+def test_what_is_known_of_a_preset_cannot_be_read(cli, tmp_path, monkeypatch, text):
+    """The new scores are told and kept all the same."""
+    launched(monkeypatch, finished)
+    (tmp_path / "zoo" / "results").mkdir(parents=True)
+    (tmp_path / "zoo" / "results" / "ppo_cartpole.json").write_text(text)
+    monkeypatch.setattr(measuring, "shipped", lambda name: [tmp_path / "zoo"])
+    outcome = cli("zoo", "run", "ppo/cartpole", "--seeds", 1, "--output-dir", tmp_path / "D")
+    assert outcome.code == 0
+    assert f"ppo/cartpole: 1 on one seed; {tmp_path}/zoo/results/ppo_cartpole.json is" in outcome.out
+    assert (tmp_path / "D" / "results" / "ppo_cartpole.json").is_file()
+
+
 def test_a_config_of_ones_own(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("algo: ppo\nenv_id: CartPole-v1\n")
@@ -152,3 +182,42 @@ def test_train_tells_how_a_preset_did_beside_what_is_known(cli, tmp_path, monkey
         "measured before: 4 on 2 seeds (95% interval 4 to 4): better than before"
         in trained.out.splitlines()[-1]
     )
+
+
+def test_a_preset_that_is_named_twice_is_trained_once(cli, monkeypatch, tmp_path):
+    seen = launched(monkeypatch, lambda job: JobState(job, "waiting"))
+    monkeypatch.chdir(Path(__file__).parents[2])
+    cli("zoo", "run", "ppo/cartpole", "configs/ppo/cartpole.yaml", "--seeds", "2", "--output-dir", tmp_path)
+    assert [str(job) for job in seen[0][0]] == ["ppo/cartpole seed 1", "ppo/cartpole seed 2"]
+
+
+def test_a_file_that_is_not_there_is_no_preset_misspelt(cli, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert cli("zoo", "run", "nowhere.yaml").sentence == (
+        "error: there is no file or preset 'nowhere.yaml'; rl-training zoo list shows them all"
+    )
+    assert "did you mean" not in cli("zoo", "show", "ppo/nothing").sentence
+
+
+def test_a_manifest_and_a_config_in_each_others_place(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.yaml").write_text("presets: [ppo/cartpole]\n")
+    (tmp_path / "c.yaml").write_text("algo: ppo\nenv_id: CartPole-v1\n")
+    assert cli("zoo", "run", "m.yaml").sentence == (
+        "error: m.yaml: a manifest, and no config; rl-training benchmark m.yaml trains what it lists"
+    )
+    assert cli("benchmark", "c.yaml").sentence == (
+        "error: c.yaml is a config, and no manifest; rl-training zoo run c.yaml trains it on many seeds"
+    )
+
+
+def test_a_report_is_not_compared_with_what_it_replaces(cli, tmp_path, monkeypatch):
+    launched(monkeypatch, finished)
+    (tmp_path / "m.yaml").write_text("presets: [ppo/cartpole]\nseeds: 1\n")
+    command = ("benchmark", tmp_path / "m.yaml", "--output-dir", tmp_path / "D")
+    assert cli(*command).code == 0
+    for baseline in (tmp_path / "D", tmp_path / "D" / "records.json"):
+        refused = cli(*command, "--baseline", baseline)
+        assert refused.code == 2
+        assert "is what this report would replace; give another --output-dir" in refused.sentence
+    assert cli(*command[:-1], tmp_path / "E", "--baseline", tmp_path / "D").code == 0

@@ -325,10 +325,15 @@ class TestFiles:
             load_config(write(tmp_path, text))
 
     @pytest.mark.parametrize(
-        ("text", "found"), [("- a\n- b\n", "list"), ("just words\n", "str"), ("", "NoneType")]
+        ("text", "found"),
+        [
+            ("- a\n- b\n", "holds list, not a map"),
+            ("just words\n", "holds str, not a map"),
+            ("", "is empty; write lines such as 'algo: ppo'"),
+        ],
     )
     def test_what_is_no_map(self, tmp_path, text, found):
-        with pytest.raises(UserError, match=f"holds {found}, not a map"):
+        with pytest.raises(UserError, match=found):
             load_config(write(tmp_path, text))
 
     @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rl_training.cli.plain_flags import Flags, add_launch_flags
+from rl_training.core.errors import RunFault
 from rl_training.core.manifests import manifests, read_manifest
 
 
@@ -20,14 +21,19 @@ def run(argv: list[str]) -> int:
     wanted = flags.parse(argv)
     manifest = read_manifest(wanted.manifest)
     from rl_training.cli.launching import run_jobs, typed
-    from rl_training.experiment.benchmark_report import report
-    from rl_training.experiment.benchmarks import benchmark_jobs, contenders, published_of, scored_jobs
-    from rl_training.experiment.scored_runs import read_records
+    from rl_training.experiment.benchmark_report import ReportNotWritten, report
+    from rl_training.experiment.benchmarks import (
+        baseline_of,
+        benchmark_jobs,
+        contenders,
+        published_of,
+        scored_jobs,
+    )
 
-    baseline = None if wanted.baseline is None else read_records(Path(wanted.baseline))
     budget = {} if wanted.total_timesteps is None else {"total_timesteps": wanted.total_timesteps}
     found = contenders(manifest, budget)
     folder = Path(wanted.output_dir)
+    baseline = None if wanted.baseline is None else baseline_of(Path(wanted.baseline), found, folder)
     launched, code = run_jobs(
         benchmark_jobs(found, wanted.seeds or manifest.seeds),
         folder,
@@ -37,6 +43,10 @@ def run(argv: list[str]) -> int:
     )
     if launched.stopped_by is None and launched.records:
         records = scored_jobs(found, launched.records)
-        files = report(records, folder, baseline, manifest.references, published_of(found))
+        try:
+            files = report(records, folder, baseline, manifest.references, published_of(found))
+        except ReportNotWritten as error:
+            reason = str(error).removesuffix("; choose another")
+            raise RunFault(f"{reason}; the runs are kept, and the same command writes it again") from error
         print("\n" + "\n".join(str(file) for file in files), flush=True)
     return code

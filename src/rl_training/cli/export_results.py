@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ def run(argv: list[str]) -> int:
     flags = parse(ExportResults, argv, "rl-training export-results")
     if flags.csv is None and flags.json is None:
         raise UserError("export-results needs --csv FILE or --json FILE; - is the standard output")
-    if flags.csv == flags.json:
+    if _same(flags.csv, flags.json):
         raise UserError(f"--csv and --json both name {flags.csv}; give them different files")
     runs = load_runs(*flags.folders or ("runs",))
     rows = runs.rows(evaluations=flags.evaluations)
@@ -51,6 +52,13 @@ def run(argv: list[str]) -> int:
             _write(Path(path), text)
             print(printable(f"{path}: {len(rows)} row(s) of {len(runs)} run(s)"))
     return 0
+
+
+def _same(one: str | None, other: str | None) -> bool:
+    """Tell whether two names are those of one file, of which the second would replace the first."""
+    if one is None or other is None:
+        return False
+    return one == other or ("-" not in (one, other) and os.path.realpath(one) == os.path.realpath(other))
 
 
 def csv_text(rows: list[dict[str, Any]]) -> str:
@@ -75,6 +83,8 @@ def _write(path: Path, text: str) -> None:
         target = path.resolve()  # a link stays, and what it leads to is replaced
         if target.exists() and not target.is_file():
             raise UserError(f"{path} is not a plain file; give the name of one, or - for the standard output")
+        if not target.parent.is_dir():
+            raise UserError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
         write_text(target, text)
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) else error

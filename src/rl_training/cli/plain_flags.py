@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from rl_training.cli.sentences import more, needs, needs_value, one_too_many, unknown_flag, wrong_value
 from rl_training.core.checked_config import whole_number
-from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.errors import UserError
 from rl_training.core.manifests import SEEDS, seed_range
 
 
@@ -19,27 +20,44 @@ class Flags(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Turn the parser's complaint into ours."""
-        raise UserError(f"{message}; {self.prog} --help lists all flags")
+        if missing := re.match(r"the following arguments are required: (\w+)", message):
+            raise UserError(needs(f"a {missing[1].lower()}", self.prog))
+        if alone := re.match(r"argument (\S+): expected (one|at least one) argument", message):
+            raise UserError(needs_value(alone[1], self.prog))
+        if value := re.match(r"argument (\S+): ignored explicit argument (.*)", message):
+            raise UserError(wrong_value(value[1], f"it takes no value, and {value[2]} is one", self.prog))
+        if wrong := re.match(r"argument (\S+): (.*)", message):
+            raise UserError(wrong_value(wrong[1], wrong[2], self.prog))
+        raise UserError(f"{message}{more(self.prog)}")
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Return the flags; the nearest known one is named for one that is not."""
+        unknown = self._unknown(argv)
+        if unknown is not None:  # the cause of what else the parser misses
+            raise UserError(unknown)
         found, rest = self.parse_known_args(argv)
         if rest:
-            known = [name for action in self._actions for name in action.option_strings]
-            unknown = rest[0].partition("=")[0]
-            if unknown.startswith("-"):
-                raise UserError(
-                    f"unknown flag '{unknown}'{did_you_mean(unknown, known) or f'; {self.prog} --help lists all flags'}"
-                )
-            self.error(f"'{rest[0]}' is one word too many")
+            raise UserError(one_too_many(rest[0], self.prog))
         return found
+
+    def _unknown(self, argv: Sequence[str]) -> str | None:
+        """Return the sentence about the first flag that there is not."""
+        known = [name for action in self._actions for name in action.option_strings]
+        words = list(argv)
+        for word in words[: words.index("--") if "--" in words else None]:
+            flag = word.partition("=")[0]
+            if re.match(r"-[-a-zA-Z]", flag) and flag not in known:
+                return unknown_flag(flag, known, self.prog)
+        return None
 
 
 def count(text: str) -> int:
     """Return a number of 1 or more, which may be written as 1e5."""
-    number = int(text) if re.fullmatch(r"\d+", text) else whole_number(text)
+    number = (
+        int(text) if re.fullmatch(r"\d{1,30}", text) else whole_number(text)
+    )  # Python reads no endless ones
     if number is None or number < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of 1 or more")
+        raise argparse.ArgumentTypeError(f"'{text[:30]}' is not a number of 1 or more")
     return number
 
 
@@ -47,7 +65,7 @@ def seeds(text: str) -> range:
     """Return seeds that are written as how many there are, or as the first and the last."""
     found = seed_range(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of seeds; {SEEDS}")
+        raise argparse.ArgumentTypeError(f"'{text[:30]}' is no number of seeds; {SEEDS}")
     return found
 
 

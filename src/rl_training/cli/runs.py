@@ -1,6 +1,7 @@
 """`rl-training runs`: look after run folders."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,8 +84,8 @@ class List:
 class Show:
     """Tell what a person wants to know of one run: what was set other than by default, what happened, how to go on."""
 
-    run: Annotated[str, tyro.conf.Positional]
-    """A run folder, or a checkpoint of one."""
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """One run folder, or a checkpoint of one."""
     json: bool = False
     """Print one JSON object."""
 
@@ -175,7 +176,16 @@ def _cells(run: RunRecord) -> list[str]:
 def show_run(argv: list[str]) -> int:
     """Print one run in detail."""
     flags = parse(Show, argv, "rl-training runs show")
-    record = run_at(flags.run)
+    if not flags.runs:
+        raise UserError(
+            "runs show needs a run: rl-training runs show runs/RUN; rl-training runs show --help tells more"
+        )
+    if len(flags.runs) > 1:
+        given = shlex.join(flags.runs)
+        raise UserError(
+            f"runs show takes one run, and {len(flags.runs)} are given; rl-training runs diff {given} compares them"
+        )
+    record = run_at(flags.runs[0])
     # late, as it brings torch
     from rl_training.cli.run_page import print_page
     from rl_training.experiment.run_description import describe
@@ -235,18 +245,22 @@ def remove(argv: list[str]) -> int:
         if not _agreed(records):
             print("nothing was removed")
             return 0
+    others = {path: strangers(path) for path in paths}
     remove_runs(paths)
     for path in paths:
-        print(printable(f"removed {path}"))
+        print(printable(f"removed {path}{_with(others[path])}"))
     return 0
+
+
+def _with(others: list[str]) -> str:
+    """Return what else goes with a run."""
+    return f", and with it {', '.join(others)}" if others else ""
 
 
 def _agreed(records: list[RunRecord]) -> bool:
     for record in records:
         steps = f"{number(record.timesteps, ',')} steps"
-        others = strangers(record.path)
-        more = f", and with it {', '.join(others)}" if others else ""
-        print(printable(f"{record.path}  {record.status}, {steps}{more}"))
+        print(printable(f"{record.path}  {record.status}, {steps}{_with(strangers(record.path))}"))
     what = "this run" if len(records) == 1 else f"these {len(records)} runs"
     try:
         return input(f"Delete {what} for good? [y/N] ").strip().lower() in ("y", "yes")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rl_training.cli.plain_flags import Flags, add_launch_flags
 from rl_training.core.errors import UserError, did_you_mean, printable
-from rl_training.core.presets import Preset, preset_name, read_presets, zoo_names
+from rl_training.core.presets import NEAR, Preset, known_as, preset_name, read_presets, zoo_names
 
 HELP = """usage: rl-training zoo list [--env WORDS] [--algo NAME] [--family NAME]
        rl-training zoo show PRESET
@@ -100,8 +100,9 @@ def _chosen(names: Sequence[str]) -> list[Preset]:
     for given in names:
         name = preset_name(given)
         if name not in known:
-            near = did_you_mean(name, [*known, *zoo_names()])
-            raise UserError(f"there is no preset '{given}'{near}; rl-training zoo list shows them all")
+            near = did_you_mean(name, [*known, *zoo_names()], nearness=NEAR)
+            what = "file or preset" if given.endswith((".yaml", ".yml")) else "preset"
+            raise UserError(f"there is no {what} '{given}'{near}; rl-training zoo list shows them all")
         found.append(known[name])
     return found
 
@@ -111,7 +112,7 @@ def _run(argv: list[str]) -> int:
     flags.add_argument("presets", nargs="+", metavar="PRESET", help="such as ppo/cartpole, or a config file")
     add_launch_flags(flags, num_seeds=3, output_dir="runs/zoo")
     wanted = flags.parse(argv)
-    names = [given if Path(given).is_file() else _chosen([given])[0].name for given in wanted.presets]
+    names = [known_as(given) or _chosen([given])[0].name for given in wanted.presets]
     from rl_training.cli.launching import typed
     from rl_training.cli.zoo_run import run_presets
 

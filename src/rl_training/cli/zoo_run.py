@@ -10,7 +10,7 @@ from rl_training.core.errors import RunFault
 from rl_training.core.presets import presets, zoo_stem
 from rl_training.experiment.files import write_json
 from rl_training.experiment.jobs import jobs_of
-from rl_training.experiment.measured import compared, measured, read_measured
+from rl_training.experiment.measured import beside_what_is_known, measured
 
 
 def run_presets(
@@ -25,6 +25,7 @@ def run_presets(
     retry: str | None = None,
 ) -> int:
     """Train presets and return the exit code; what each reached lies in `results/` of the folder."""
+    names = list(dict.fromkeys(names))
     configs = [(name, load_config(name).with_overrides(**overrides)) for name in names]
     launched, code = run_jobs(
         jobs_of(configs, seeds),
@@ -41,7 +42,7 @@ def run_presets(
             own = f"{Path(name).stem}_{result['fingerprint']}"
             path = folder / "results" / f"{zoo_stem(name) if name in presets() else own}.json"
             _write(path, result)
-            print(f"\n{compared(result, read_measured(name))}\n  {path}")
+            print(f"\n{beside_what_is_known(result)}\n  {path}")
     return code
 
 

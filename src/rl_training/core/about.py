@@ -46,5 +46,9 @@ def about_of(data: Mapping[str, Any], source: str) -> About:
 
 def settings_of(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return the settings of a config file, without what it says of itself, which is checked."""
+    if "presets" in data and "algo" not in data:
+        raise ConfigError(
+            [f"a manifest, and no config; rl-training benchmark {source} trains what it lists"], source
+        )
     about_of(data, source)
     return {key: value for key, value in data.items() if key != "about"}

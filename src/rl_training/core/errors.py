@@ -108,14 +108,15 @@ class EnvironmentFault(RunFault):
     """Where in the environment's code it happened, if that was in another process: the exception itself cannot tell."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, nearness: float = 0.5) -> str:
     """Return `; did you mean 'x'?` for the nearest known name, or an empty string.
 
-    A name that another library has for it comes before one that is spelled alike.
+    A name that another library has for it comes before one that is spelled alike. `nearness` is the share of letters
+    that must agree: more where names are long or have parts in common.
     """
     known = list(known)
     other = here_called(name)
     if other in known:
         return f"; here it is called '{other}'"
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    close = get_close_matches(name, known, n=1, cutoff=nearness)
     return f"; did you mean '{close[0]}'?" if close else ""

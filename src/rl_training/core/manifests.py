@@ -8,16 +8,25 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from rl_training.core.checked_config import whole_number
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
-from rl_training.core.presets import BENCHMARK, SHORT, preset_name, presets, shipped
+from rl_training.core.presets import BENCHMARK, NEAR, SHORT, known_as, preset_name, presets, shipped
 from rl_training.core.strict_yaml import read_yaml
 
 MANIFEST = ("summary", "seeds", "presets", "overrides", "references")
+MAX_SEEDS = 10_000
+"""More is a slip of the finger: each seed is a run, and nobody has the time."""
+SEEDS = f"use how many, 1 to {MAX_SEEDS:,}, or the first and the last, such as 21-25"
 ENTRY = ("preset", "name", "published", "overrides")
 REFERENCE = ("low", "high")
+OURS = {
+    "algo": "leave it to the presets",
+    "seed": "say which with 'seeds', such as 21-25",
+    "output_dir": "use the flag --output-dir",
+}
+"""Settings that a benchmark decides itself, and what to do instead."""
 PUBLISHED = ("mean", "std", "num_seeds", "source", "remark")
 WORDS = ("source", "remark")
-SEEDS = "use how many, 1 or more, or the first and the last, such as 11-15"
 
 
 @dataclass(frozen=True)
@@ -53,11 +62,9 @@ def manifests() -> dict[str, Path]:
 
 def seed_range(given: Any) -> range | None:
     """Return the seeds that are meant by a number (seeds 1 to N) or by first and last, such as 11-15; None if none."""
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", str(given))
-    if match is None or isinstance(given, bool):
-        return None
-    first, last = (1, int(match[1])) if match[2] is None else (int(match[1]), int(match[2]))
-    return range(first, last + 1) or None
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", str(given))
+    first, last = (1, whole_number(given) or 0) if match is None else (int(match[1]), int(match[2]))
+    return range(first, last + 1) if 1 <= last + 1 - first <= MAX_SEEDS else None
 
 
 def find_manifest(path: str | PathLike[str]) -> Path:
@@ -70,13 +77,26 @@ def find_manifest(path: str | PathLike[str]) -> Path:
     if name in known:
         return known[name]
     raise UserError(
-        f"benchmark {path} does not exist{did_you_mean(name, known)}; families are {', '.join(known) or 'not here'}"
+        f"{_absence(given)}{did_you_mean(name, known, nearness=NEAR)}; families are {', '.join(known)}"
     )
+
+
+def _absence(given: Path) -> str:
+    """Return what is not there: a file, if it is called like one, or a benchmark."""
+    if given.is_dir():
+        return f"{given} is a folder; give a manifest or a family"
+    if given.suffix in (".yaml", ".yml", ".json") or given.is_absolute() or given.parts[:1] == ("..",):
+        return f"the file {given} does not exist"
+    return f"benchmark {given} does not exist"
 
 
 def read_manifest(path: str | PathLike[str]) -> Manifest:
     """Read a benchmark strictly: everything that is wrong is told at once, by its key."""
-    data = read_yaml(find_manifest(path), path)
+    data = read_yaml(find_manifest(path), path, example="presets: [ppo/cartpole]")
+    if "presets" not in data and "algo" in data:
+        raise UserError(
+            f"{path} is a config, and no manifest; rl-training zoo run {path} trains it on many seeds"
+        )
     problems = _unknown(data, MANIFEST, "")
     entries, found = _entries(data.get("presets"))
     references, odd = _references(data.get("references", {}))
@@ -90,6 +110,13 @@ def read_manifest(path: str | PathLike[str]) -> Manifest:
     return Manifest(entries, seeds, overrides, references, str(data.get("summary", "")))
 
 
+def _wrong_overrides(given: Any, place: str) -> list[str]:
+    if not isinstance(given, Mapping):
+        return [f"{place} is {given!r}; use a map of settings"]
+    problems = [f"{place}.{key} is no setting; use names" for key in given if not isinstance(key, str)]
+    return problems + [f"{place}.{key} is not for a benchmark; {OURS[key]}" for key in OURS if key in given]
+
+
 def _entries(given: Any) -> tuple[list[Entry], list[str]]:
     if not isinstance(given, list) or not given:
         return [], [f"presets is {given!r}; use a list such as [ppo/cartpole, dqn/cartpole]"]
@@ -99,10 +126,13 @@ def _entries(given: Any) -> tuple[list[Entry], list[str]]:
         if not isinstance(entry, Mapping) or not isinstance(entry.get("preset"), str):
             problems.append(f"presets[{number}] is {item!r}; use a preset's name, or a map with 'preset:'")
             continue
-        name = preset_name(entry["preset"])
-        if name not in known and not Path(entry["preset"]).is_file():
+        chosen = known_as(entry["preset"])
+        if chosen is None:
+            near = did_you_mean(preset_name(entry["preset"]), known, nearness=NEAR)
+            problems.append(f"presets[{number}] is '{entry['preset']}', which does not exist{near}")
+        elif chosen in [other.preset for other in entries]:
             problems.append(
-                f"presets[{number}] is '{entry['preset']}', which does not exist{did_you_mean(name, known)}"
+                f"presets[{number}] is '{entry['preset']}', which is listed already; list it once"
             )
         published = entry.get("published")
         problems += _unknown(entry, ENTRY, f"presets[{number}].")
@@ -110,13 +140,9 @@ def _entries(given: Any) -> tuple[list[Entry], list[str]]:
         if not isinstance(entry.get("name", ""), str):
             problems.append(f"presets[{number}].name is {entry['name']!r}; use words")
         problems += _wrong_overrides(entry.get("overrides", {}), f"presets[{number}].overrides")
-        chosen = name if name in known else entry["preset"]
-        entries.append(Entry(chosen, entry.get("name"), published, entry.get("overrides", {})))
+        own = entry.get("overrides", {})
+        entries.append(Entry(chosen or entry["preset"], entry.get("name"), published, own))
     return entries, problems
-
-
-def _wrong_overrides(given: Any, place: str) -> list[str]:
-    return [] if isinstance(given, Mapping) else [f"{place} is {given!r}; use a map of settings"]
 
 
 def _references(given: Any) -> tuple[dict[str, tuple[float, float]], list[str]]:
@@ -125,7 +151,7 @@ def _references(given: Any) -> tuple[dict[str, tuple[float, float]], list[str]]:
     problems = [
         problem
         for task, reference in given.items()
-        for problem in _wrong_figures(reference, REFERENCE, f"references.{task}", REFERENCE)
+        for problem in _wrong_figures(reference or {}, REFERENCE, f"references.{task}", REFERENCE)
     ]
     if problems:
         return {}, problems

@@ -19,6 +19,8 @@ BENCHMARK = "benchmark"
 """The name of a family's manifest, which is no preset."""
 SHORT = "short"
 """The name of a family's second manifest, if there is one: what minutes or hours of one core are enough for."""
+NEAR = 0.7
+"""Share of letters that a name has to have in common with a preset's to be taken for it misspelt."""
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,24 @@ def find_config(path: str | PathLike[str]) -> Path:
     if name in known:
         return known[name]
     kind = "is a folder, not a config file" if given.is_dir() else "does not exist"
-    raise UserError(f"config {path} {kind}{did_you_mean(name, [*known, *zoo_names()])}")
+    raise UserError(f"config {path} {kind}{did_you_mean(name, [*known, *zoo_names()], nearness=NEAR)}")
 
 
 def preset_name(given: str) -> str:
     """Return the name under its algorithm of a preset that may be given under its family; others stay as they are."""
     name = given.removeprefix("configs/").removesuffix(".yaml")
     return zoo_names().get(name.removeprefix("zoo/"), name)
+
+
+def known_as(given: str) -> str | None:
+    """Return the name of a preset, also of one that is given by its file; a file of one's own is called by its path.
+
+    None if there is neither. A file comes before a preset of the same name, as everywhere.
+    """
+    name, known, file = preset_name(given), presets(), Path(given)
+    if file.is_file() and (name not in known or not file.samefile(known[name])):
+        return given
+    return name if name in known else None
 
 
 def presets() -> dict[str, Path]:

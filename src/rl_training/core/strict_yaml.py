@@ -11,7 +11,7 @@ from rl_training.core.errors import UserError
 MAX_BYTES = 1 << 20
 
 
-def read_yaml(file: Path, name: object) -> dict[str, Any]:
+def read_yaml(file: Path, name: object, example: str = "algo: ppo") -> dict[str, Any]:
     """Return the map in a YAML file of plain scalars, lists and maps; `name` is what a complaint calls it."""
     try:
         if file.stat().st_size > MAX_BYTES:
@@ -19,13 +19,16 @@ def read_yaml(file: Path, name: object) -> dict[str, Any]:
         data = yaml.load(file.read_text(encoding="utf-8"), Loader=StrictLoader)
     except yaml.YAMLError as error:
         raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{name} cannot be read: {error}") from error
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name} cannot be read: {error}; save it as UTF-8") from error
     # forged tags and numbers
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{name} is not valid YAML: {type(error).__name__}: {error}") from error
     if not isinstance(data, dict):
-        raise UserError(f"{name} holds {type(data).__name__}, not a map; write lines such as 'algo: ppo'")
+        held = "is empty" if data is None else f"holds {type(data).__name__}, not a map"
+        raise UserError(f"{name} {held}; write lines such as '{example}'")
     return data
 
 

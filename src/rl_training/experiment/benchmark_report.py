@@ -21,6 +21,10 @@ from rl_training.experiment.scores import BEST_RULE, SCORE_RULE
 from rl_training.experiment.statistics import LEVEL, RESAMPLES, VERDICT_RULE, Estimate, Published
 
 
+class ReportNotWritten(UserError):
+    """The folder is at fault, or the disk; what was to be reported is not."""
+
+
 def report(
     records: Sequence[ScoredRun],
     folder: Path | str,
@@ -46,8 +50,9 @@ def report(
         folder.mkdir(parents=True, exist_ok=True)
         return _write(summary, records, folder)
     except OSError as error:
-        raise UserError(
-            f"the report cannot be written to {folder}: {error.strerror}; choose another"
+        culprit = f" ({error.filename})" if error.filename not in (None, str(folder)) else ""
+        raise ReportNotWritten(
+            f"the report cannot be written to {folder}: {error.strerror}{culprit}; choose another"
         ) from error
 
 

@@ -7,6 +7,7 @@ whatever name, gets the run that is there. Below the folder lie
     runs/<key>/         its run folder, the config that it was started with, and what it said
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -61,14 +62,27 @@ class JobFolder:
         self.path = folder
 
     def make(self) -> None:
-        """Make the folder, or say in a sentence why that is not possible."""
+        """Make the folder, or say in a sentence why that is not possible.
+
+        A run is no place for others: they would not be listed, and go with it when it is removed.
+        """
+        if read_run(self.path).is_run:
+            raise UserError(f"output_dir '{self.path}' is a run itself; choose a folder for runs")
         try:
             for part in ("jobs", "runs"):
                 (self.path / part).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            if self.path.is_file():
+            if os.path.isfile(self.path):  # which is False of names that no disk has, where a Path raises
                 raise UserError(f"output_dir '{self.path}' is a file; choose a folder") from None
-            raise UserError(f"output_dir '{self.path}' cannot be written: {error.strerror}") from error
+            for part in ("jobs", "runs"):
+                if os.path.isfile(self.path / part):
+                    raise UserError(
+                        f"{self.path / part} is a file, and runs are kept in a folder of that name; move it away, or "
+                        "choose another output_dir"
+                    ) from None
+            raise UserError(
+                f"output_dir '{self.path}' cannot be written: {error.strerror}; choose another"
+            ) from error
 
     def home(self, job: Job) -> Path:
         """Return the folder that a job's run is made in."""
@@ -84,11 +98,13 @@ class JobFolder:
         path = self._record_path(job)
         if not path.is_file():
             return None
-        record = read_json(path)
-        if not _is_record(record):
-            raise UserError(
-                f"{path} is not the record of a job; delete it, and the job's run is looked at again"
-            )
+        remedy = "delete it, and the job's run is looked at again"
+        try:
+            record = read_json(path)
+        except UserError as error:
+            raise UserError(f"{error}; {remedy}") from error
+        if not _is_record(record, job):
+            raise UserError(f"{path} is not the record of a job; {remedy}")
         found: dict[str, Any] = record
         return found
 
@@ -98,10 +114,16 @@ class JobFolder:
         return record
 
     def forget_failure(self, job: Job) -> None:
-        """Let a failed job be tried again, from its last checkpoint."""
-        record = self.record(job)
-        if record is not None and record["status"] == "failed":
-            self._record_path(job).unlink()
+        """Let a failed job be tried again: from its last checkpoint, or anew if its run has ended and cannot be scored.
+
+        The run that cannot be scored is kept, one folder up.
+        """
+        record, run_dir = self.record(job), self.run_dir(job)
+        if record is None or record["status"] != "failed":
+            return
+        if run_dir is not None and has_ended(run_dir) and ended_record(job, run_dir)["status"] == "failed":
+            self.release(job)
+        self._record_path(job).unlink(missing_ok=True)
 
     def release(self, job: Job) -> None:
         """Let go of a finished job that somebody else keeps: its run moves up, and the job can be made anew."""
@@ -114,14 +136,19 @@ class JobFolder:
         return self.path / "jobs" / f"{job.key}.json"
 
 
-def _is_record(record: Any) -> bool:
-    """Tell whether what was read is what `keep` writes, as far as anybody relies on it."""
+def _is_record(record: Any, job: Job) -> bool:
+    """Tell whether what was read is what `keep` writes of this job, as far as anybody relies on it."""
     if not isinstance(record, dict) or record.get("format") != FORMAT:
+        return False
+    if (record.get("seed"), record.get("fingerprint")) != (job.config.seed, job.fingerprint):
         return False
     if record.get("status") == "failed":
         return isinstance(record.get("error"), str)
     try:
-        whole = scored_job(record, "", "").score == record["score"] and isinstance(record["versions"], dict)
+        scored = scored_job(record, "", "")
+        times = [record["seconds"], *(point.wall_time for point in scored.evaluations)]
+        whole = scored.score == record["score"] and isinstance(record["versions"], dict)
+        whole = whole and all(time is None or isinstance(time, int | float) for time in times)
     except (KeyError, TypeError, UserError):
         return False
     return whole and record.get("status") == "finished"

@@ -50,10 +50,7 @@ def launch(
     home = JobFolder(folder)
     home.make()
     with RunLock(folder):
-        if retry_failed:
-            for job in jobs:
-                home.forget_failure(job)
-        return Launch(jobs, home, processes, board or Board()).run()
+        return Launch(jobs, home, processes, board or Board()).run(retry_failed)
 
 
 @dataclass
@@ -87,12 +84,14 @@ class Launch:
     hurry: bool = False
     """A second SIGINT came."""
 
-    def run(self) -> Launched:
+    def run(self, retry_failed: bool) -> Launched:
         """Look after the jobs until none is left or a signal comes."""
         self.states = list({job.key: JobState(job) for job in self.jobs}.values())
         try:
             with self._signals():
                 for state in self.states:
+                    if retry_failed:
+                        self.home.forget_failure(state.job)
                     self._settle(state)
                 while self.children or (self.stopped_by is None and self._waiting()):
                     self._start_some()
@@ -133,7 +132,8 @@ class Launch:
     def _start_some(self) -> None:
         """Fill the free slots; a run that a process of an earlier launch still holds is left to it meanwhile."""
         for state in self._waiting():
-            free = set(range(self.processes)) - {child.slot for child in self.children}
+            slots = range(min(self.processes, len(self.states)))
+            free = set(slots) - {child.slot for child in self.children}
             if not free or self.stopped_by is not None:
                 return
             run_dir = self.home.run_dir(state.job)

@@ -56,9 +56,21 @@ def read_measured(name: str) -> dict[str, Any] | None:
     if path is None:
         return None
     data = read_json(path)
-    if not isinstance(data, dict) or data.get("format") != FORMAT or not data.get("runs"):
+    if not _is_result(data):
         raise UserError(f"{path} is no result of format {FORMAT}; measure the preset again")
-    return data
+    found: dict[str, Any] = data
+    return found
+
+
+def _is_result(data: Any) -> bool:
+    """Tell whether what was read is what `measured` returns, as far as a comparison relies on it."""
+    try:
+        figures = [data["iqm"], *(data["interval_95"] or (0, 0)), *(run["score"] for run in data["runs"])]
+        seeds = [run["seed"] for run in data["runs"]]
+        known = data["format"] == FORMAT and isinstance(data["fingerprint"], str) and len(figures) > 3
+    except (KeyError, TypeError):
+        return False
+    return known and all(isinstance(figure, int | float) for figure in [*figures, *seeds])
 
 
 def expected(result: dict[str, Any]) -> str:
@@ -86,9 +98,20 @@ def compared(new: dict[str, Any], old: dict[str, Any] | None) -> str:
     )
 
 
+def beside_what_is_known(result: dict[str, Any]) -> str:
+    """Return in a sentence what a new measurement says; if what is known of the preset cannot be read, why."""
+    try:
+        return compared(result, read_measured(result["preset"]))
+    except UserError as error:
+        return f"{result['preset']}: {in_words(result)}; {error}"
+
+
 def beside_known(name: str, config: TrainConfig, run_dir: Path) -> str | None:
     """Return how a finished run of a preset stands beside what is known of it; None if that has other settings."""
-    known = read_measured(name)
+    try:
+        known = read_measured(name)
+    except UserError as error:  # it is no fault of the run
+        return str(error)
     if known is None or known["fingerprint"] != config.fingerprint():
         return None
     record = ended_record(Job(name, config), run_dir)

@@ -207,6 +207,8 @@ def _what_else(files: set[str], problems: list[str]) -> str:
     """Return what a folder is that is not a run."""
     if "manifest.json" in files and "model.safetensors" in files:
         return "a checkpoint or a saved agent"
+    if "job.yaml" in files:
+        return "the folder of a job, in which its run lies once it has begun"
     return "; ".join(["no file in it is a run's", *problems])
 
 

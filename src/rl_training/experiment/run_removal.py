@@ -11,6 +11,7 @@ from rl_training.core.errors import UserError
 from rl_training.experiment.files import sync_folder
 from rl_training.experiment.locking import RunLock, is_held
 from rl_training.experiment.run_records import RunRecord, read_run
+from rl_training.experiment.run_search import search
 
 REMOVED = ".rl-training-removed"
 """How the name ends that a run has while it is deleted; what bears it was meant to go."""
@@ -31,6 +32,11 @@ def refuse_removal(path: Path) -> RunRecord:
     record = read_run(path)
     if not record.is_run:
         raise UserError(f"{path} is not a run ({record.problem}); rm deletes runs only")
+    folders = [
+        path / name for name in strangers(path) if (path / name).is_dir() and not (path / name).is_symlink()
+    ]
+    for inside in [run for folder in folders for run in search(folder) if run.is_run]:
+        raise UserError(f"{path} holds another run, {inside.path}; move that out of it, or remove it first")
     if Path.cwd().is_relative_to(path.resolve()):
         raise UserError(f"{path} is the folder that you are in; leave it first")
     if is_held(path):

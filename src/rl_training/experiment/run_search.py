@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DEPTH = 4
 """How many folders deep runs are looked for, as `runs/zoo/runs/<job>/<run>` lies; none is looked into that is a run."""
+LAUNCH = frozenset({"jobs", "results"})
+"""What `zoo run` and `benchmark` keep beside their `runs`, and what nobody takes for a run."""
 Row = dict[str, Any]
 
 
@@ -111,7 +113,7 @@ def _named(pattern: str) -> list[Path]:
     if not glob.has_magic(pattern):
         problem = "is not a folder" if os.path.lexists(pattern) else "does not exist"
         raise UserError(
-            f"{pattern} {problem}; give a folder of runs, a run, or a pattern such as 'runs/ppo__*'"
+            f"{pattern or repr(pattern)} {problem}; give a folder of runs, a run, or a pattern such as 'runs/ppo__*'"
         )
     try:
         matches = [
@@ -141,6 +143,7 @@ def _inside(folder: Path, prefix: str, depth: int) -> Iterator[RunRecord]:
             found = sorted((entry.name, entry.is_symlink()) for entry in entries if _is_folder(entry))
     except OSError:  # its own record says so
         return
+    ours = LAUNCH if {"jobs", "runs"} <= {name for name, _ in found} else frozenset()
     for name, is_link in found:
         if name.startswith("."):
             continue
@@ -150,7 +153,10 @@ def _inside(folder: Path, prefix: str, depth: int) -> Iterator[RunRecord]:
             continue
         record = read_run(path, shown)
         inner = [] if record.is_run or depth <= 1 else list(_inside(path, f"{shown}/", depth - 1))
-        yield from inner if any(other.is_run for other in inner) else [record]
+        if any(other.is_run for other in inner):
+            yield from inner
+        elif record.is_run or name not in ours:
+            yield record
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:

@@ -122,10 +122,20 @@ def write_records(path: Path, records: Iterable[ScoredRun]) -> None:
     write_json(path, {"format": FORMAT, "records": [asdict(record) for record in records]})
 
 
+def records_file(path: Path) -> Path:
+    """Return the file of records that a path means: itself, or `records.json` in the folder of a report."""
+    return path / "records.json" if path.is_dir() else path
+
+
 def read_records(path: Path) -> list[ScoredRun]:
     """Return the records of a file, or of `records.json` in the folder of a report."""
-    path = path / "records.json" if path.is_dir() else path
-    data = read_json(path)
+    path = records_file(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give the folder of an earlier report, or its records.json")
+    try:
+        data = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; make the report again") from error
     if (
         not isinstance(data, dict)
         or data.get("format") != FORMAT
@@ -148,3 +158,5 @@ def _record(entry: Any, path: Path) -> ScoredRun:
         return ScoredRun(str(entry["task"]), str(entry["name"]), int(entry["seed"]), points)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} has a damaged record ({error}); make the report again") from error
+    except UserError as error:
+        raise UserError(f"{path} has a record that cannot be compared with: {error}") from error

@@ -65,7 +65,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
         "unknown key 'presets[2].published.stdd'; did you mean 'std'?",
         "presets[2].published.mean is 'high'; use a number",
         "references.CartPole-v1.high is missing",
-        "seeds is 0; use how many, 1 or more, or the first and the last, such as 11-15",
+        "seeds is 0; use how many, 1 to 10,000, or the first and the last, such as 21-25",
         "overrides is [1]; use a map of settings",
     ]
 
@@ -92,7 +92,9 @@ def test_seeds_are_a_number_of_them_or_first_and_last(written_as, meant):
     assert list(seed_range(written_as)) == meant
 
 
-@pytest.mark.parametrize("wrong", [0, -1, True, 2.5, "five", "5-3", "1,2", "-3", "3-", "", None, [1]])
+@pytest.mark.parametrize(
+    "wrong", [0, -1, True, 2.5, "five", "5-3", "1,2", "-3", "3-", "", None, [1], 10_001, "1-10001", "9" * 40]
+)
 def test_what_is_no_seeds(wrong):
     assert seed_range(wrong) is None
 
@@ -132,3 +134,84 @@ def test_figures_that_cannot_be(tmp_path):
         "presets[0].published.num_seeds is 0; use how many, 1 or more",
         "presets[0].name is 3; use words",
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("nowhere.yaml", "the file nowhere.yaml does not exist; families are atari"),
+        ("mini.yaml", "the file mini.yaml does not exist; families are atari"),
+        ("/no/where", "the file /no/where does not exist; families are atari"),
+        (
+            "zoo/clasic/benchmark.yaml",
+            "the file zoo/clasic/benchmark.yaml does not exist; did you mean 'classic'?; families are atari",
+        ),
+        ("missing", "benchmark missing does not exist; families are atari"),
+        ("minigrit", "benchmark minigrit does not exist; did you mean 'minigrid'?; families are atari"),
+        (".", ". is a folder; give a manifest or a family; families are atari"),
+    ],
+)
+def test_what_is_not_there_is_called_what_it_would_be(tmp_path, monkeypatch, given, sentence):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        read_manifest(given)
+    assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is empty; write lines such as 'presets: [ppo/cartpole]'"),
+        ("- ppo/cartpole\n", "holds list, not a map; write lines such as 'presets: [ppo/cartpole]'"),
+        ("presets: [ppo/cartpole, configs/ppo/cartpole.yaml]\n", "which is listed already; list it once"),
+        (
+            "presets: [{preset: ppo/cartpole, name: a}, {preset: ppo/cartpole, name: b}]\n",
+            "is listed already",
+        ),
+        ("presets: [ppo/cartpole]\nreferences: {CartPole-v1: }\n", "references.CartPole-v1.low is missing"),
+        ("presets: [ppo/cartpole]\noverrides: {3: 4}\n", "overrides.3 is no setting; use names"),
+        ("presets: [ppo/cartpole]\noverrides: {seed: 3}\n", "say which with 'seeds', such as 21-25"),
+        ("presets: [ppo/cartpole]\noverrides: {algo: dqn}\n", "overrides.algo is not for a benchmark"),
+        ("presets: [ppo/cartpole]\noverrides: {output_dir: x}\n", "use the flag --output-dir"),
+        (
+            "presets: [ppo/cartpole]\nseeds: 1e9\n",
+            "seeds is '1e9'; use how many, 1 to 10,000, or the first and the last, such as 21-25",
+        ),
+        ("presets: [ppo/nothing]\n", "presets[0] is 'ppo/nothing', which does not exist"),
+    ],
+)
+def test_what_would_go_wrong_or_be_left_out_later_is_refused(tmp_path, text, sentence):
+    with pytest.raises(UserError) as caught:
+        read_manifest(written(tmp_path, text))
+    assert sentence in str(caught.value)
+    assert "did you mean 'ppo/ant'" not in str(caught.value)
+
+
+def test_seeds_are_a_count_like_any_other(tmp_path):
+    assert read_manifest(written(tmp_path, "presets: [ppo/cartpole]\nseeds: 1e1\n")).seeds == range(1, 11)
+
+
+def test_a_file_of_ones_own_is_not_taken_for_the_preset_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "configs" / "ppo" / "cartpole.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("algo: ppo\nenv_id: CartPole-v1\n")
+    manifest = read_manifest(written(tmp_path, "presets: [configs/ppo/cartpole.yaml, ppo/cartpole]\n"))
+    assert [entry.preset for entry in manifest.entries] == ["configs/ppo/cartpole.yaml", "ppo/cartpole"]
+    monkeypatch.chdir(ROOT)
+    manifest = read_manifest(written(tmp_path, "presets: [configs/ppo/cartpole.yaml]\n"))
+    assert [entry.preset for entry in manifest.entries] == ["ppo/cartpole"]
+
+
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
+    file = written(tmp_path, "")
+    file.write_bytes(b"presets: [\xff]\n")
+    with pytest.raises(UserError, match=r"cannot be read: .*; save it as UTF-8"):
+        read_manifest(file)
+
+    def refuse(self, **options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(UserError, match=r"mine\.yaml cannot be read: Permission denied$"):
+        read_manifest(file)

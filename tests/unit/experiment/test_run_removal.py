@@ -152,3 +152,20 @@ def test_strange_files_are_named(tmp_path):
     assert strangers(one) == []
     (one / "notes.txt").write_text("x", encoding="utf-8")
     assert strangers(one) == ["notes.txt"]
+
+
+def test_a_run_with_other_runs_in_it_is_refused(tmp_path):
+    """Such as those of a launch whose output folder was a run."""
+    one, other = run_folder(tmp_path, "one"), run_folder(tmp_path, "other")
+    (one / "notes").mkdir()
+    (one / "link").symlink_to(other)
+    inner = run_folder(one / "runs" / "job", "two")
+    before = files(tmp_path)
+    with pytest.raises(
+        UserError, match=f"one holds another run, {inner}; move that out of it, or remove it first"
+    ):
+        remove_runs([one])
+    assert files(tmp_path) == before
+    remove_runs([inner])
+    remove_runs([one])
+    assert list(tmp_path.iterdir()) == [other]

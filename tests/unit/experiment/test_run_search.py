@@ -79,6 +79,7 @@ def test_runs_in_the_working_folder_by_default(folder, monkeypatch):
         ("nowhere", "nowhere does not exist; give a folder of runs"),
         ("file", "file is not a folder"),
         ("x*", "no folder matches"),
+        ("", "^'' does not exist; give a folder of runs"),
         ("\0", "does not exist"),
     ],
 )
@@ -156,3 +157,25 @@ def test_a_path_within_a_run_means_the_run(folder, monkeypatch):
 def test_a_path_that_is_no_run(folder, path, words):
     with pytest.raises(UserError, match=words):
         run_at(folder / path)
+
+
+def test_what_a_launch_keeps_beside_its_runs_is_no_broken_run(tmp_path):
+    launch = tmp_path / "zoo"
+    run_folder(launch / "runs" / "ppo__seed1", "one", seed=1)
+    for name in ("jobs", "results", "photos"):
+        (launch / name).mkdir()
+        (launch / name / "x.json").write_text("{}", encoding="utf-8")
+    (launch / "runs" / "ppo__seed2").mkdir()
+    (launch / "runs" / "ppo__seed2" / "job.yaml").write_text("algo: ppo\n", encoding="utf-8")
+    assert names(search(launch)) == ["photos", "runs/ppo__seed1/one", "runs/ppo__seed2"]
+    assert names(search(tmp_path)) == ["zoo/photos", "zoo/runs/ppo__seed1/one", "zoo/runs/ppo__seed2"]
+    assert search(launch)[2].problem == "the folder of a job, in which its run lies once it has begun"
+
+
+def test_folders_that_are_called_so_elsewhere_are_told_and_runs_in_them_found(tmp_path):
+    (tmp_path / "jobs").mkdir()
+    assert names(search(tmp_path)) == ["jobs"]
+    (tmp_path / "runs").mkdir()
+    run_folder(tmp_path, "results", seed=1)
+    run_folder(tmp_path / "jobs", "two", seed=2)
+    assert names(search(tmp_path)) == ["jobs/two", "results", "runs"]

@@ -125,10 +125,22 @@ def test_records_survive_their_file(tmp_path):
         ('{"format": 2, "records": []}', "holds no records of format 1"),
         ('{"format": 1, "records": [{"task": "Walk"}]}', "has a damaged record"),
         ('{"format": 1, "records": ["Walk"]}', "has a damaged record"),
-        ("{", "is damaged"),
+        ("{", "is damaged: .*; make the report again"),
+        (
+            '{"format": 1, "records": [{"task": "Walk", "name": "x", "seed": 1, "evaluations": []}]}',
+            r"records.json has a record that cannot be compared with: the run of x on Walk with seed 1 has no",
+        ),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, text, told):
     (tmp_path / "records.json").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=told):
         read_records(tmp_path)
+
+
+def test_records_that_are_not_there(tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(
+            UserError, match="does not exist; give the folder of an earlier report, or its records"
+        ):
+            read_records(path)
