@@ -39,7 +39,7 @@ class Args:
     buffer_size: int = 100_000
     """Transitions that are remembered; the newest replace the oldest."""
     learning_rate: float = 2.3e-3
-    """Adam's step size."""
+    """Adam's step size at the start; it falls linearly to 0."""
     gamma: float = 0.99
     """Discount."""
     target_update_every_timesteps: int = 10
@@ -247,6 +247,8 @@ def train(args: Args) -> tuple[nn.Module, float]:
             if timesteps // args.target_update_every_timesteps > copies:
                 copies = timesteps // args.target_update_every_timesteps
                 target.load_state_dict(network.state_dict())
+            left = max(0.0, 1 - timesteps / args.total_timesteps)
+            optimizer.param_groups[0]["lr"] = args.learning_rate * left  # the same for the whole round
             for rows in replay_rng.integers(0, len(replay), (args.gradient_steps, args.batch_size)):
                 update(network, target, optimizer, replay.batch(rows), args)
         if env.finished:

@@ -54,7 +54,7 @@ def left_alone(manifest: Path, folder: Path) -> dict[str, list[dict[str, str]]]:
     found = contenders(read_manifest(manifest), {})
     names = {contender.preset: contender for contender in found}
     records = []
-    for job in benchmark_jobs(found, SEEDS):
+    for job in benchmark_jobs(found, range(1, SEEDS + 1)):
         run = runs.train(job.config.with_overrides(output_dir=str(folder / "alone")))
         records.append(scored_run(read_run(run.run_dir), name=names[job.name].name))
     references = {"CartPole-v1": (20.0, 500.0)}

@@ -5,6 +5,8 @@ import pytest
 BY_ARGPARSE, BY_TYRO = "rl-training zoo run", "rl-training runs list"
 COMMANDS = {BY_ARGPARSE: ("zoo", "run", "ppo/cartpole"), BY_TYRO: ("runs", "list", ".")}
 
+SEEDS = "use how many, 1 to 10,000, or the first and the last, such as 21-25"
+
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
@@ -46,13 +48,13 @@ def test_flags_that_there_are_not(cli, prog, words, sentence):
         ),
         (
             ("zoo", "run", "x", "--seeds", "9" * 5000),
-            f"--seeds: '{'9' * 30}' is not a number of 1 or more; rl-training zoo run --help lists all flags",
+            f"--seeds: '{'9' * 30}' is no number of seeds; {SEEDS}; rl-training zoo run --help lists all flags",
         ),
         (("zoo", "run", "x", "--seeds"), "--seeds needs a value; rl-training zoo run --help lists all flags"),
         (("runs", "list", "--seed"), "--seed needs a value; rl-training runs list --help lists all flags"),
         (
             ("zoo", "run", "x", "--seeds", "five"),
-            "--seeds: 'five' is not a number of 1 or more; rl-training zoo run --help lists all flags",
+            f"--seeds: 'five' is no number of seeds; {SEEDS}; rl-training zoo run --help lists all flags",
         ),
         (
             ("runs", "list", "--seed", "five"),

@@ -35,7 +35,7 @@ def script() -> ModuleType:
 
 
 def package(args: Any) -> Package:
-    return Package("dqn", DQNConfig, args)
+    return Package("dqn", DQNConfig, args, learning_rate_schedule="linear")
 
 
 def truncated_rows(buffer: ReplayBuffer) -> np.ndarray:
