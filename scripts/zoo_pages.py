@@ -42,7 +42,8 @@ HEAD = """# Zoo
 Made by `python scripts/zoo_pages.py`. {count} presets: files of [configs](../configs) under their algorithm, and here
 again as links under their family. The score of a run is the mean of the last tenth of its evaluations, that of a
 preset the interquartile mean of its seeds with the 95% interval; *not measured* means just that. A score links to
-every evaluation behind it. Settings that were chosen here were chosen on other seeds than those of the table.
+every evaluation behind it. Where a preset has five seeds, nothing was chosen on those; of older scores with fewer
+that is not recorded everywhere.
 
 Published figures are what others report of the algorithm on the task. {rule}. They were measured in other ways than
 ours (one agent, the last training episodes, the best evaluation), so that a verdict is a hint, not a race.
