@@ -18,7 +18,7 @@ from report import write
 from rows import CONTRIB, RLOX, ROWS, SB3, TIANSHOU, Row
 from store import Round, Store, digest
 
-from rl_training.experiment.metadata import machine, versions
+from rl_training.experiment.logs.metadata import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = (SB3, CONTRIB, "sbx-rl", "jax", TIANSHOU, RLOX)

@@ -15,7 +15,7 @@ import torch
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.experiment.files import write_text
-from rl_training.experiment.metadata import machine, versions
+from rl_training.experiment.logs.metadata import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000)

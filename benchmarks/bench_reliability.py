@@ -20,7 +20,7 @@ from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.building import build_parts
 from rl_training.experiment.files import write_text
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 from rl_training.runtime.sampler import LocalSampler
 
 ROOT = Path(__file__).resolve().parents[1]

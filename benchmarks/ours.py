@@ -12,7 +12,7 @@ from rows import Growth, Race, Speed
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.types import Progress, UpdateResult
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback, StopTraining, TrainingContext
 
 QUIET: dict[str, Any] = {

@@ -33,9 +33,9 @@ from typing import Annotated, Any
 import tyro
 import yaml
 
-from rl_training.experiment.checkpoint_folders import pointed
+from rl_training.experiment.checkpoints.folders import pointed
 from rl_training.experiment.files import write_json, write_text
-from rl_training.experiment.logging import WALL_CLOCK
+from rl_training.experiment.logs.sinks import WALL_CLOCK
 
 ROOT = Path(__file__).resolve().parents[1]
 PPO = ("ppo", "--num-steps", "64", "--batch-size", "128", "--num-envs", "4", "--update-epochs", "8")
@@ -71,10 +71,10 @@ ATARI = (
     "--features-dim",
     "32",
 )
-CATCH = ("--env-id", "rl_training.envs.catch:rl_training/Catch-v0", "--features-dim", "32")
+CATCH = ("--env-id", "rl_training.envs.tasks:rl_training/Catch-v0", "--features-dim", "32")
 PENDULUM = ("--env-id", "Pendulum-v1")
 OWN_ENCODER = ("--encoder", "chaos_envs:Forgetful", "--features-dim", "32")
-LOCKS = ("--env-id", "rl_training.envs.locks:rl_training/Locks-v0", "--env-kwargs")
+LOCKS = ("--env-id", "rl_training.envs.tasks:rl_training/Locks-v0", "--env-kwargs")
 WRAPPED = ("--env-id", "chaos_envs:WrappedPendulum-v0")
 
 FIRST_SECOND, STARTING, RESUMING, BEGUN = "first second", "starting again", "resuming", "just begun"

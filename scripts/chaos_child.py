@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_training.cli import main as command
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment import curves
+from rl_training.experiment.logs import curves
 from rl_training.runtime.evaluator import Evaluator
 from rl_training.runtime.trainer import Trainer
 

@@ -7,7 +7,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from torch import Tensor, nn
 
-from rl_training.envs.probe import NestedDictTarget
+from rl_training.envs.tasks.probes import NestedDictTarget
 
 
 class LongNestedDict(NestedDictTarget):

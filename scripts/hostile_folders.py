@@ -32,9 +32,9 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import Progress
-from rl_training.experiment.checkpointing import manifest_hash
+from rl_training.experiment.checkpoints.format import manifest_hash
 from rl_training.experiment.files import write_text
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback, PauseTraining
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rl_training.cli.board import PlainBoard
+from rl_training.cli.job_board import PlainBoard
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment.files import write_json, write_text
-from rl_training.experiment.job_states import JobState
-from rl_training.experiment.jobs import Job, JobFolder
-from rl_training.experiment.launch import launch
-from rl_training.experiment.metadata import versions
-from rl_training.experiment.rows import read_rows
-from rl_training.experiment.runs import evaluate_checkpoint
+from rl_training.experiment.logs.metadata import versions
+from rl_training.experiment.logs.rows import read_rows
+from rl_training.experiment.start import evaluate_checkpoint
+from rl_training.lab.jobs import Job, JobFolder, JobState
+from rl_training.lab.launcher import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"

@@ -16,12 +16,11 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rl_training.cli.board import PlainBoard
+from rl_training.cli.job_board import PlainBoard
 from rl_training.config import TrainConfig
 from rl_training.experiment.files import write_json, write_text
-from rl_training.experiment.job_states import JobState
-from rl_training.experiment.jobs import Job, JobFolder
-from rl_training.experiment.launch import launch
+from rl_training.lab.jobs import Job, JobFolder, JobState
+from rl_training.lab.launcher import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"

@@ -14,7 +14,7 @@ from typing import Any
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment.files import write_json, write_text
-from rl_training.experiment.rows import read_rows
+from rl_training.experiment.logs.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"

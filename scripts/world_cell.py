@@ -21,9 +21,10 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
 from rl_training.envs.factory import make_env
-from rl_training.experiment import env_check, run
+from rl_training.experiment import environment_check as env_check
+from rl_training.experiment import run
 from rl_training.experiment.files import write_text
-from rl_training.experiment.rows import read_rows
+from rl_training.experiment.logs.rows import read_rows
 
 SECONDS = 300
 """More than this and a cell counts as stuck."""

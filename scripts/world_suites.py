@@ -13,7 +13,7 @@ from world_cell import Place
 
 FOLDERS = Path(sys.prefix) / "mujoco"
 """Where other versions of MuJoCo are installed beside the one of the venv, each in a folder of its name."""
-GRIDS = "rl_training.envs.grids:rl_training/"
+GRIDS = "rl_training.envs.tasks:rl_training/"
 
 
 def all_places() -> list[Place]:

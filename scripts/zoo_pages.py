@@ -14,15 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_training.core.about import NOT_MEASURED
-from rl_training.core.manifests import manifests, read_manifest
-from rl_training.core.presets import BENCHMARK, SHORT, Preset, read_presets, zoo_stem
-from rl_training.experiment import statistics
-from rl_training.experiment.benchmark_text import published_figure, shown
-from rl_training.experiment.benchmarks import contenders
-from rl_training.experiment.measured import estimate, expected, read_measured
-from rl_training.experiment.scored_runs import read_records
-from rl_training.experiment.statistics import Published
+from rl_training.config.presets import BENCHMARK, NOT_MEASURED, SHORT, Preset, read_presets, zoo_stem
+from rl_training.lab import statistics
+from rl_training.lab.benchmark_jobs import contenders
+from rl_training.lab.benchmark_text import published_figure, shown
+from rl_training.lab.manifests import manifests, read_manifest
+from rl_training.lab.preset_scores import estimate, expected, read_measured
+from rl_training.lab.scored_runs import read_records
+from rl_training.lab.statistics import Published
 
 ROOT = Path(__file__).resolve().parents[1]
 ZOO = ROOT / "zoo"

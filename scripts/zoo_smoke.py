@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rl_training.cli.launching import run_jobs
 from rl_training.config import TrainConfig, load_config
-from rl_training.core.presets import presets
-from rl_training.experiment.jobs import Job
+from rl_training.config.presets import presets
+from rl_training.lab.jobs import Job
 
 FOLDER = Path(__file__).resolve().parents[1] / "runs" / "zoo_smoke"
 BUDGET = {

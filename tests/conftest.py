@@ -58,7 +58,7 @@ def quick_runs() -> Iterator[Callable[..., bytes]]:
     The picture is drawn where a test asks for `real_curves`, and in every process of its own. Waiting for the disk is
     left out everywhere but there: no test pulls the plug. The fixture is what draws.
     """
-    from rl_training.experiment import curves
+    from rl_training.experiment.logs import curves
 
     drawing = curves._draw
     with pytest.MonkeyPatch.context() as patch:
@@ -70,7 +70,7 @@ def quick_runs() -> Iterator[Callable[..., bytes]]:
 @pytest.fixture
 def real_curves(quick_runs: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw the learning curve for real."""
-    from rl_training.experiment import curves
+    from rl_training.experiment.logs import curves
 
     monkeypatch.setattr(curves, "_draw", quick_runs)
 

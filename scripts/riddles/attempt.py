@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from riddles.kind import SLOWLY, TRAIN, Arena, Kept, Kind
-from rl_training.experiment.metadata import read_metadata
+from rl_training.experiment.logs.metadata import read_metadata
 
 SECONDS = 120
 """More than this and a command counts as stuck."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from riddles.kind import Arena, Kept, Kind
-from rl_training.experiment.checkpointing import manifest_hash
+from rl_training.experiment.checkpoints.format import manifest_hash
 
 
 def given(name: str, arguments: tuple[str, ...], *words: str, **more: Any) -> Kind:

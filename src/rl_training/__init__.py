@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rl_training.algorithms.base import Algorithm
     from rl_training.envs.factory import EnvFactory
-    from rl_training.experiment.env_check import EnvReport
-    from rl_training.experiment.run_search import Runs
+    from rl_training.experiment.environment_check import EnvReport
+    from rl_training.experiment.records.search import Runs
     from rl_training.models.encoders import EncoderClass
 
 __all__ = ["__version__", "check_env", "load", "load_runs"]
@@ -60,7 +60,7 @@ def check_env(
     `env` is an id, a function that builds one, or one itself, which then cannot be compared with a fresh one;
     `env_wrappers` and `max_episode_steps` are as in a run's settings.
     """
-    from rl_training.experiment.env_check import check_env as check
+    from rl_training.experiment.environment_check import check_env as check
 
     return check(env, env_kwargs, seed, env_wrappers=env_wrappers, max_episode_steps=max_episode_steps)
 
@@ -71,6 +71,6 @@ def load_runs(*patterns: "str | PathLike[str]") -> "Runs":
     A record has `path`, `name`, `algo`, `env_id`, `seed`, `status`, `timesteps`, `score`, `best`, `evaluations`,
     `config` and more; `load_runs("runs").to_frame()` makes a frame of pandas of them. Imports no torch.
     """
-    from rl_training.experiment.run_search import load_runs as load_all
+    from rl_training.experiment.records.search import load_runs as load_all
 
     return load_all(*patterns)

@@ -1,6 +1,6 @@
 """Promised home of the `train_*` functions; they live in `experiment.by_algorithm`."""
 
-from rl_training.experiment.by_algorithm import (
+from rl_training.experiment.train_functions import (
     train_a2c,
     train_dqn,
     train_ppo,

@@ -1,4 +1,4 @@
-"""How far it is from the public face to the optimizer, counted while it happens; and how large things are."""
+"""How far it is from the public face to the optimizer, counted while it happens; and how long functions are."""
 
 import ast
 import inspect
@@ -8,12 +8,12 @@ import pytest
 
 import rl_training
 from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.optim import FlatOptimizer
+from rl_training.algorithms.optimizers import FlatOptimizer
 from support.configs import tiny_config
 
 SOURCE = Path(rl_training.__file__).parent
 PPO_HOPS = ["learn", "train", "execute", "fit", "update", "_train_minibatch", "descend"]
-LONGEST_FUNCTION, LARGEST_FILE = 50, 320
+LONGEST_FUNCTION = 50
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -35,13 +35,10 @@ def test_functions_entered_between_learn_and_the_optimizer(algo, tmp_path, monke
         assert seen[0] == PPO_HOPS
 
 
-def test_no_function_is_long_and_no_file_large():
+def test_no_function_is_long():
     offenders = []
     for path in sorted(SOURCE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        lines = len(text.splitlines())
-        if lines > LARGEST_FILE:
-            offenders.append(f"{path.relative_to(SOURCE)} has {lines} lines")
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 length = (node.end_lineno or 0) - node.lineno + 1

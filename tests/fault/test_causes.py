@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rl_training.core.errors import ConfigError, EnvironmentFault, RunFault, UserError
-from rl_training.experiment import snapshot
-from rl_training.experiment.checkpointing import read_checkpoint
+from rl_training.experiment.checkpoints import snapshot
+from rl_training.experiment.checkpoints.format import read_checkpoint
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.start import resume, train
 from rl_training.runtime.callbacks import Callback
 from support.callbacks import StopAtCollect
 

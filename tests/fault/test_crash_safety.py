@@ -29,11 +29,11 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.cli import main
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.experiment import snapshot as snapshot_module
-from rl_training.experiment.checkpointing import manifest_hash
-from rl_training.experiment.locking import RunLock
-from rl_training.experiment.logging import WALL_CLOCK
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.checkpoints import snapshot as snapshot_module
+from rl_training.experiment.checkpoints.format import manifest_hash
+from rl_training.experiment.checkpoints.locking import RunLock
+from rl_training.experiment.logs.sinks import WALL_CLOCK
+from rl_training.experiment.start import resume, train
 from support.callbacks import StopAtCollect
 from support.runs import paused_run
 

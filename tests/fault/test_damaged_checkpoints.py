@@ -15,10 +15,10 @@ from tiny_envs import AnySpaces
 import rl_training
 from rl_training.algorithms import PPO
 from rl_training.core.errors import UserError
-from rl_training.core.spaces import space_text
-from rl_training.experiment.checkpointing import manifest_hash
-from rl_training.experiment.logging import WALL_CLOCK
-from rl_training.experiment.runs import resume, train
+from rl_training.core.spaces.layout import space_text
+from rl_training.experiment.checkpoints.format import manifest_hash
+from rl_training.experiment.logs.sinks import WALL_CLOCK
+from rl_training.experiment.start import resume, train
 from support.callbacks import StopAtCollect
 
 shows_warnings = pytest.mark.filterwarnings("always::UserWarning")  # as a terminal does

@@ -13,8 +13,8 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.state import split_state
 from rl_training.core.types import Progress, UpdateResult
-from rl_training.experiment import runs
-from rl_training.experiment.checkpointing import manifest_hash
+from rl_training.experiment import start as runs
+from rl_training.experiment.checkpoints.format import manifest_hash
 from rl_training.runtime.callbacks import Callback, TrainingContext
 
 

@@ -14,9 +14,9 @@ import rl_training
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import EnvironmentFault
 from rl_training.core.state import split_state
-from rl_training.experiment import tensor_files
-from rl_training.experiment.checkpointing import read_checkpoint
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.checkpoints import tensor_files
+from rl_training.experiment.checkpoints.format import read_checkpoint
+from rl_training.experiment.start import resume, train
 
 
 def only_run(folder: Path) -> Path:
@@ -282,7 +282,7 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tiny, cli, tmp_path, monkeypa
 
 def test_being_killed_between_folder_and_pointer_leaves_the_previous_checkpoint(tiny, monkeypatch):
     """The new folder is complete but nobody points to it yet: the run goes on from the old one."""
-    from rl_training.experiment import snapshot
+    from rl_training.experiment.checkpoints import snapshot
 
     class Killed(BaseException):
         pass

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.core.manifests import read_manifest
-from rl_training.experiment import runs
-from rl_training.experiment.benchmark_report import report
-from rl_training.experiment.benchmarks import benchmark_jobs, contenders, published_of
-from rl_training.experiment.run_records import read_run
-from rl_training.experiment.scored_runs import scored_run
+from rl_training.experiment import start as runs
+from rl_training.experiment.records.read import read_run
+from rl_training.lab.benchmark_jobs import benchmark_jobs, contenders, published_of
+from rl_training.lab.benchmark_report import report
+from rl_training.lab.manifests import read_manifest
+from rl_training.lab.scored_runs import scored_run
 from support.configs import tiny_config
 
 KILLS = 3

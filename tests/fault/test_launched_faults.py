@@ -3,8 +3,8 @@
 import os
 
 from rl_training.experiment.files import read_json
-from rl_training.experiment.jobs import Job, JobFolder
-from rl_training.experiment.launch import launch
+from rl_training.lab.jobs import Job, JobFolder
+from rl_training.lab.launcher import launch
 from support.configs import tiny_config
 
 MODULE = """

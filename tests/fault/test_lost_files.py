@@ -16,11 +16,11 @@ import pytest
 from gymnasium import spaces
 
 from rl_training.core.errors import NO_MEMORY, EnvironmentFault, RunFault, UserError, is_out_of_memory
-from rl_training.experiment import metadata
 from rl_training.experiment.faults import disk_fault, kept
 from rl_training.experiment.files import write_text
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.logs import metadata
+from rl_training.experiment.start import resume, train
 from rl_training.runtime.callbacks import Callback
 
 EVENTS = "tensorboard/events.out.tfevents.scalars"
@@ -158,7 +158,7 @@ def test_a_full_disk_at_the_first_file(config, cli, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("default")
 def test_a_full_disk_at_the_curve_is_a_warning(config, cli, tmp_path, monkeypatch):
-    from rl_training.experiment import curves
+    from rl_training.experiment.logs import curves
 
     def full(path: Path, picture: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

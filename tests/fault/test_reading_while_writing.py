@@ -15,11 +15,11 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import Progress
-from rl_training.experiment import checkpoint_folders
-from rl_training.experiment.checkpoint_folders import point, prune, read_given, recover_aside
-from rl_training.experiment.checkpointing import write_checkpoint
+from rl_training.experiment.checkpoints import folders as checkpoint_folders
+from rl_training.experiment.checkpoints.folders import point, prune, read_given, recover_aside
+from rl_training.experiment.checkpoints.format import write_checkpoint
 from rl_training.experiment.files import refuse_strange_files
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.start import resume, train
 
 CONFIG = TrainConfig(
     algo="ppo", env_id="CartPole-v1", total_timesteps=10**9, algorithm=PPOConfig(hidden_sizes=(50,))

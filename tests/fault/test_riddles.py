@@ -12,7 +12,7 @@ import pytest
 from rl_training.algorithms import PPO
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.other_names import OTHER_NAMES
+from rl_training.core.foreign_names import OTHER_NAMES
 from rl_training.experiment.console import Console, python_console
 
 TRAIN = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", 64, "--num-envs", 2, "--num-steps", 16,

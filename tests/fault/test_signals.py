@@ -18,8 +18,8 @@ import torch
 import rl_training
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
-from rl_training.experiment.logging import WALL_CLOCK
-from rl_training.experiment.runs import train
+from rl_training.experiment.logs.sinks import WALL_CLOCK
+from rl_training.experiment.start import train
 
 pytestmark = pytest.mark.filterwarnings("always::UserWarning")
 

@@ -9,11 +9,11 @@ from test_resume_runs import assert_same_run, manifest, tensors
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.envs.determinism import inspect
 from rl_training.envs.factory import make_env
-from rl_training.envs.history import inspect
 from rl_training.experiment.console import Console
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.start import resume, train
 from rl_training.experiment.video import record_video
 from support.callbacks import StopAtUpdate
 from support.fake_ale import FakeGame

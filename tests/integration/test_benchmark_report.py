@@ -6,11 +6,12 @@ import json
 import pytest
 
 from rl_training.core.errors import UserError
-from rl_training.experiment import benchmark_pictures, runs
-from rl_training.experiment.benchmark_report import report
-from rl_training.experiment.run_records import read_run
-from rl_training.experiment.scored_runs import read_records, scored_run
-from rl_training.experiment.statistics import Published
+from rl_training.experiment import start as runs
+from rl_training.experiment.records.read import read_run
+from rl_training.lab import benchmark_pictures
+from rl_training.lab.benchmark_report import report
+from rl_training.lab.scored_runs import read_records, scored_run
+from rl_training.lab.statistics import Published
 from support.benchmarks import run
 from support.benchmarks import runs as made_up
 

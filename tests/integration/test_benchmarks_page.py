@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rl_training.experiment.benchmark_text import COVERAGE
-from rl_training.experiment.statistics import RESAMPLES
+from rl_training.lab.benchmark_text import COVERAGE
+from rl_training.lab.statistics import RESAMPLES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")

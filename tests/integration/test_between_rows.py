@@ -5,7 +5,7 @@ import io
 import pytest
 
 from rl_training.experiment.console import PlainConsole, RichConsole
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 
 
 class Shown(RichConsole):

@@ -4,9 +4,8 @@ import time
 
 from rich.console import Console
 
-from rl_training.cli.board import PlainBoard, table_of
-from rl_training.experiment.job_states import JobState
-from rl_training.experiment.jobs import Job
+from rl_training.cli.job_board import PlainBoard, table_of
+from rl_training.lab.jobs import Job, JobState
 from support.configs import tiny_config
 
 

@@ -88,7 +88,7 @@ def test_an_endless_one_is_remarked():
 
 
 def test_masks_are_heeded_and_remarked():
-    report = rl_training.check_env("rl_training.envs.locks:rl_training/Locks-v0")
+    report = rl_training.check_env("rl_training.envs.tasks:rl_training/Locks-v0")
     assert report.ok
     assert any("info['action_mask']" in text for text in report.remarks)
 

@@ -15,9 +15,9 @@ from tiny_envs import AnySpaces
 import rl_training
 from rl_training.algorithms import ALGORITHMS, PPO
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.space_data import space_to_data
-from rl_training.experiment.checkpointing import manifest_hash
-from rl_training.experiment.runs import evaluate_checkpoint, resume, train
+from rl_training.core.spaces.as_data import space_to_data
+from rl_training.experiment.checkpoints.format import manifest_hash
+from rl_training.experiment.start import evaluate_checkpoint, resume, train
 from support.callbacks import StopAtUpdate
 
 MODULE = "from tiny_encoders import Plain\n\n\nclass Own(Plain):\n    pass\n"

@@ -15,8 +15,8 @@ from rl_training.cli import load_config
 from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.envs.factory import make_env, make_vector_env
-from rl_training.experiment.checkpointing import read_checkpoint
-from rl_training.experiment.runs import evaluate_checkpoint, resume, train
+from rl_training.experiment.checkpoints.format import read_checkpoint
+from rl_training.experiment.start import evaluate_checkpoint, resume, train
 from support.callbacks import StopAtCollect
 from support.fake_ale import FakeGame, fake_opencv
 
@@ -67,7 +67,7 @@ class TestTheyAreApplied:
         env.close()
 
     def test_below_the_preprocessing_of_games(self, monkeypatch):
-        monkeypatch.setattr("rl_training.envs.atari.opencv", fake_opencv)
+        monkeypatch.setattr("rl_training.envs.preprocessing.atari.opencv", fake_opencv)
         game = {"preprocessing": "atari", "image_size": 2, "noop_max": 0, "fire_reset": False}
         env = make_env(config("tiny_wrappers:Scaled", **game), 0, factory=FakeGame)()
         plain = make_env(config(**game), 0, factory=FakeGame)()

@@ -14,7 +14,7 @@ from tiny_envs import Lottery
 from rl_training.config import load_config
 from rl_training.experiment.console import Console
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.start import resume, train
 from support.callbacks import StopAtUpdate
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rl_training
-from rl_training.experiment.runs import resume
+from rl_training.experiment.start import resume
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "checkpoint_format_1"
 EXPECTED = json.loads((FIXTURE / "expected.json").read_text(encoding="utf-8"))
@@ -48,7 +48,7 @@ def test_format_1_whose_extension_is_killed_at_once_still_loads(
     run_dir = Path(shutil.copytree(FIXTURE / "run", tmp_path / "run"))
     with monkeypatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr("rl_training.experiment.runs._environments", killed)
+        patch.setattr("rl_training.experiment.start._environments", killed)
         with pytest.raises(Killed):
             resume(run_dir, total_timesteps=640)
     model = rl_training.load(run_dir)

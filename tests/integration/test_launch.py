@@ -14,13 +14,12 @@ import pytest
 from rl_training import load_runs
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
-from rl_training.experiment import launch as launching
+from rl_training.experiment.checkpoints.locking import RunLock, is_held
 from rl_training.experiment.files import read_json
-from rl_training.experiment.job_states import Board, JobState
-from rl_training.experiment.jobs import Job, JobFolder, jobs_of
-from rl_training.experiment.launch import launch, on_its_cores, share_of_cores, what_went_wrong
-from rl_training.experiment.locking import RunLock, is_held
-from rl_training.experiment.rows import last_row
+from rl_training.experiment.logs.rows import last_row
+from rl_training.lab import launcher as launching
+from rl_training.lab.jobs import Board, Job, JobFolder, JobState, jobs_of
+from rl_training.lab.launcher import launch, on_its_cores, share_of_cores, what_went_wrong
 from support.configs import tiny_config
 from support.folders import run_folder
 
@@ -130,7 +129,7 @@ def test_children_run_on_their_cores_and_die_with_their_launcher(tmp_path):
     """SIGKILL for the launcher: the child pauses by itself, and the next launch goes on with its run."""
     script = (
         "import sys; from pathlib import Path; from test_launch import slow_config\n"
-        "from rl_training.experiment.launch import launch; from rl_training.experiment.jobs import Job\n"
+        "from rl_training.lab.launcher import launch; from rl_training.lab.jobs import Job\n"
         "launch([Job('slow', slow_config())], Path(sys.argv[1]), processes=2)\n"
     )
     search = os.pathsep.join(

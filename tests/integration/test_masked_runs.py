@@ -18,12 +18,12 @@ from rl_training.cli import main
 from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.core.seeding import EVALUATION_EPISODES
 from rl_training.envs.factory import make_env
-from rl_training.envs.locks import Locks
+from rl_training.envs.tasks.locks import Locks
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.runs import evaluate_checkpoint, resume, train
+from rl_training.experiment.start import evaluate_checkpoint, resume, train
 from rl_training.experiment.video import record_video
 
-LOCKS = "rl_training.envs.locks:rl_training/Locks-v0"
+LOCKS = "rl_training.envs.tasks:rl_training/Locks-v0"
 VECTOR = "support.strict_vector:StrictVector-v0"
 ALGOS = ("ppo", "a2c", "dqn", "recurrent_ppo")
 WAYS = ("info", "method", "entry")

@@ -84,7 +84,7 @@ def test_what_an_environment_of_ones_own_warns_of_is_shown(tmp_path):
 
 
 def test_what_a_simulator_warns_of_while_it_runs_is_heard(monkeypatch):
-    from rl_training.envs import simulators
+    from rl_training.envs import factory as simulators
 
     with pytest.warns(UserWarning, match="MuJoCo: Nan, Inf or huge value in QACC"):
         simulators._warn("Nan, Inf or huge value in QACC at DOF 0")

@@ -9,9 +9,9 @@ import pytest
 from gymnasium import spaces
 
 from rl_training.core.errors import UserError
-from rl_training.experiment import memory
+from rl_training.experiment import resources as memory
 from rl_training.experiment.console import Console
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 
 
 class Wide(gymnasium.Env[Any, Any]):

@@ -13,10 +13,10 @@ from gymnasium.envs.classic_control import CartPoleEnv
 import rl_training
 from rl_training.algorithms import ALGORITHMS, PPO
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.optim import FlatOptimizer
+from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.config import TrainConfig
 from rl_training.core.types import Progress
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.start import resume, train
 from rl_training.runtime.callbacks import Callback, PauseTraining
 
 SOURCE = Path(rl_training.__file__).parent

@@ -13,9 +13,9 @@ from gymnasium import spaces
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.core.errors import UserError
-from rl_training.envs import probe
-from rl_training.envs.locks import Locks
-from rl_training.experiment import runs
+from rl_training.envs.tasks import probes as probe
+from rl_training.envs.tasks.locks import Locks
+from rl_training.experiment import start as runs
 from support.configs import CONTINUOUS, tiny_config
 
 PAGE = Path(__file__).parents[2] / "README.md"

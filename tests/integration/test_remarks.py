@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rl_training.envs.history import settle_rebuilding
+from rl_training.envs.determinism import settle_rebuilding
 from rl_training.experiment.console import Console
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 
 
 class Heard(Console):

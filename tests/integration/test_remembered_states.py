@@ -12,14 +12,14 @@ import rl_training
 from rl_training.algorithms import PPO
 from rl_training.contrib import RecurrentPPO
 from rl_training.core.errors import UserError
-from rl_training.envs.memory import MemoryCorridor
+from rl_training.envs.tasks.memory import MemoryCorridor
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def model(tiny: Any, tmp_path: Path) -> RecurrentPPO:
-    corridor = "rl_training.envs.memory:rl_training/MemoryCorridor-v0"
+    corridor = "rl_training.envs.tasks:rl_training/MemoryCorridor-v0"
     return RecurrentPPO(tiny("recurrent_ppo", env_id=corridor, core="gru", share_core=True)).learn()
 
 

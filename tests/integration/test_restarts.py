@@ -10,8 +10,8 @@ import pytest
 from tiny_envs import Lottery
 
 from rl_training.core.errors import EnvironmentFault, RunFault
-from rl_training.experiment.logging import WALL_CLOCK
-from rl_training.experiment.runs import train
+from rl_training.experiment.logs.sinks import WALL_CLOCK
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback
 
 

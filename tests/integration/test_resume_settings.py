@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from safetensors.torch import load_file
 from rl_training.algorithms import PPO
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import UserError
-from rl_training.core.space_data import space_from_data
+from rl_training.core.spaces.as_data import space_from_data
 from rl_training.core.state import split_state
-from rl_training.experiment.logging import WALL_CLOCK
-from rl_training.experiment.runs import train
+from rl_training.experiment.logs.sinks import WALL_CLOCK
+from rl_training.experiment.start import train
 from rl_training.runs import make_run_dir
 from rl_training.version import __version__
 

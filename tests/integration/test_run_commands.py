@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.experiment import runs
-from rl_training.experiment.locking import RunLock
-from rl_training.experiment.run_removal import REMOVED
+from rl_training.experiment import start as runs
+from rl_training.experiment.checkpoints.locking import RunLock
+from rl_training.experiment.records.remove import REMOVED
 from support.folders import run_folder
 
 ROOT = Path(__file__).resolve().parents[2]

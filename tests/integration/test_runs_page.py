@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.experiment.run_records import NO_RUN, STATUSES
+from rl_training.experiment.records.read import NO_RUN, STATUSES
 from support.folders import run_folder
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rl_training.algorithms import PPO
-from rl_training.experiment.logging import WALL_CLOCK
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.logs.sinks import WALL_CLOCK
+from rl_training.experiment.start import resume, train
 from rl_training.runtime.callbacks import Callback, PauseTraining
 from rl_training.trainer import train_ppo
 

@@ -9,8 +9,8 @@ import pytest
 import rl_training
 from rl_training.cli import load_config
 from rl_training.core.errors import RunFault, UserError
-from rl_training.experiment.checkpointing import read_checkpoint
-from rl_training.experiment.runs import evaluate_checkpoint, resume, train
+from rl_training.experiment.checkpoints.format import read_checkpoint
+from rl_training.experiment.start import evaluate_checkpoint, resume, train
 from rl_training.runtime.callbacks import Callback, PauseTraining
 
 FUNCTION = "somebodys_schedules:stairs"

@@ -11,10 +11,10 @@ from gymnasium import spaces
 from safetensors.numpy import load_file
 
 from rl_training.config import TrainConfig
+from rl_training.config.preprocessing import Frames
 from rl_training.core.errors import UserError
-from rl_training.core.preprocessing import Frames
-from rl_training.experiment.checkpointing import manifest_hash
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment.checkpoints.format import manifest_hash
+from rl_training.experiment.start import resume, train
 from support.callbacks import StopAtUpdate
 
 STACK, CHANNELS = 3, 2

@@ -17,9 +17,9 @@ import rl_training
 from rl_training.algorithms import ALGORITHMS, DQN, PPO
 from rl_training.cli import load_config
 from rl_training.core.errors import UserError
-from rl_training.experiment.checkpoint_folders import read_given
-from rl_training.experiment.runs import resume, train
-from rl_training.experiment.starting import FOLDER
+from rl_training.experiment.checkpoints.folders import read_given
+from rl_training.experiment.checkpoints.warm_start import FOLDER
+from rl_training.experiment.start import resume, train
 from support.callbacks import StopAtCollect
 from support.configs import CONTINUOUS
 

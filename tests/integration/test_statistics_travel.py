@@ -6,7 +6,7 @@ from safetensors.numpy import load_file
 
 import rl_training
 from rl_training.algorithms import PPO
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from rl_training.algorithms import PPO
 from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 
 
 class Plain(gymnasium.Env[Any, Any]):

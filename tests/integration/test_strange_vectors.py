@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rl_training.core.errors import EnvironmentFault
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 DICT = spaces.Dict({"a": BOX, "b": spaces.Discrete(4)})

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 from test_resume_runs import assert_same_run, crashed
 
-from rl_training.experiment.runs import evaluate_checkpoint, resume, train
+from rl_training.experiment.start import evaluate_checkpoint, resume, train
 from rl_training.runtime.callbacks import StopAtSuccess
 from rl_training.runtime.metrics import RecentEpisodes
 

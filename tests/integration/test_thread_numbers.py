@@ -18,9 +18,9 @@ from rl_training.cli import main
 from rl_training.cli.flags import parse_train_flags
 from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import ConfigError
-from rl_training.experiment import threads
-from rl_training.experiment.checkpointing import read_checkpoint
-from rl_training.experiment.runs import resume, train
+from rl_training.experiment import resources as threads
+from rl_training.experiment.checkpoints.format import read_checkpoint
+from rl_training.experiment.start import resume, train
 from rl_training.runtime.callbacks import Callback
 from support.runs import paused_run
 
@@ -140,7 +140,7 @@ class TestFlag:
 
 SAC = """
 from rl_training.config import TrainConfig
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 config = TrainConfig(algo="sac", env_id="Pendulum-v1", output_dir="runs", total_timesteps=24, num_envs=1,
     num_eval_episodes=1, eval_every_timesteps=0, rebuild_envs="off", use_action_masks="off", num_threads=1,
     max_episode_steps=10)

@@ -16,7 +16,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.envs.factory import make_env
 from rl_training.experiment.evaluation import evaluation_stepper, training_stepper
-from rl_training.experiment.runs import evaluate_checkpoint, resume, train
+from rl_training.experiment.start import evaluate_checkpoint, resume, train
 from support.callbacks import StopAtCollect
 
 

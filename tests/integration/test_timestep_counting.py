@@ -11,7 +11,7 @@ from rl_training.algorithms import PPO
 from rl_training.envs import make_vector_env
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.building import build_parts
-from rl_training.experiment.runs import train
+from rl_training.experiment.start import train
 from rl_training.runtime.sampler import LocalSampler
 
 

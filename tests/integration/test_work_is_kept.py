@@ -20,8 +20,8 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
 from rl_training.experiment.building import Given
-from rl_training.experiment.checkpointing import read_checkpoint
-from rl_training.experiment.runs import make_run_dir, resume, train
+from rl_training.experiment.checkpoints.format import read_checkpoint
+from rl_training.experiment.start import make_run_dir, resume, train
 from rl_training.runtime.callbacks import Callback, StopTraining, TrainingContext
 
 
@@ -615,7 +615,7 @@ class TestStopsAndBudgetsSurvive:
         config = tiny(total_timesteps=320, eval_every_timesteps=32, stop_at_reward=0.0)
         run_dir = train(config).run_dir
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.runs._environments", self.killed)
+            patch.setattr("rl_training.experiment.start._environments", self.killed)
             with pytest.raises(Killed):
                 resume(run_dir, total_timesteps=64)
         assert status_of(run_dir) == "stopped"
@@ -631,7 +631,7 @@ class TestStopsAndBudgetsSurvive:
     def test_an_extended_run_is_still_signed(self, tiny, monkeypatch):
         """Also if its module is not imported again."""
         run_dir = train(tiny(total_timesteps=64)).run_dir
-        monkeypatch.setattr("rl_training.experiment.checkpointing.imports_nothing", lambda _: False)
+        monkeypatch.setattr("rl_training.experiment.checkpoints.format.imports_nothing", lambda _: False)
         with monkeypatch.context() as patch:
             patch.setattr("rl_training.runtime.sampler.LocalSampler.collect", self.killed)
             with pytest.raises(Killed):
@@ -641,7 +641,7 @@ class TestStopsAndBudgetsSurvive:
     def test_the_budget_in_the_config_file_never_says_more_than_the_checkpoint(self, tiny, monkeypatch):
         run_dir = train(tiny(total_timesteps=64)).run_dir
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.runs.write_checkpoint", self.killed)
+            patch.setattr("rl_training.experiment.start.write_checkpoint", self.killed)
             with pytest.raises(Killed):
                 resume(run_dir, total_timesteps=160)
         assert load_config(run_dir / "config.yaml").total_timesteps == 64

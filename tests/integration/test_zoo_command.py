@@ -7,11 +7,10 @@ import pytest
 
 from rl_training.cli import launching
 from rl_training.config import load_config
-from rl_training.core.presets import presets
-from rl_training.experiment import measured as measuring
+from rl_training.config.presets import presets
 from rl_training.experiment.files import read_json
-from rl_training.experiment.job_states import JobState, Launched
-from rl_training.experiment.jobs import Job
+from rl_training.lab import preset_scores as measuring
+from rl_training.lab.jobs import Job, JobState, Launched
 
 
 def test_list(cli):

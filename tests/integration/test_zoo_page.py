@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli import load_config
-from rl_training.core.manifests import read_manifest
-from rl_training.core.presets import presets
-from rl_training.experiment import launch as launching
-from rl_training.experiment.job_states import Launched
+from rl_training.config.presets import presets
+from rl_training.lab import launcher as launching
+from rl_training.lab.jobs import Launched
+from rl_training.lab.manifests import read_manifest
 
 PAGE = (Path(__file__).parents[2] / "docs" / "zoo.md").read_text(encoding="utf-8")
 

@@ -31,7 +31,7 @@ def score(folder: Path, algo: str, **settings: Any) -> float:
     """Train for 8,192 steps; seeds 1 to 3 then were at 0.95 or more in all cases."""
     config = TrainConfig(
         algo=algo,
-        env_id="rl_training.envs.locks:rl_training/Locks-v0",
+        env_id="rl_training.envs.tasks:rl_training/Locks-v0",
         seed=1,
         total_timesteps=8_192,
         eval_every_timesteps=0,

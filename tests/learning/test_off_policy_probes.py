@@ -12,7 +12,7 @@ import torch
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
-from rl_training.envs import probe
+from rl_training.envs.tasks import probes as probe
 
 GAMMA = 0.8
 REPLAY = {

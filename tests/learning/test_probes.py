@@ -15,8 +15,8 @@ from rl_training.algorithms import PPO
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.types import ObsArray
-from rl_training.envs import probe
 from rl_training.envs.observations import batched
+from rl_training.envs.tasks import probes as probe
 
 GAMMA = 0.9
 

@@ -13,7 +13,7 @@ def score(folder: Path, algo: str, **settings: Any) -> float:
     """Train for 12,288 steps; seeds 1 and 2 then were right in all of 100 episodes with either core."""
     config = TrainConfig(
         algo=algo,
-        env_id="rl_training.envs.memory:rl_training/MemoryCorridor-v0",
+        env_id="rl_training.envs.tasks:rl_training/MemoryCorridor-v0",
         seed=1,
         total_timesteps=12_288,
         num_envs=16,

@@ -9,10 +9,10 @@ from parity_harness import Driven
 from torch import nn
 
 from rl_training.config import AlgorithmConfig, TrainConfig
-from rl_training.core.preprocessing import Frames
+from rl_training.config.preprocessing import Frames
 from rl_training.core.types import Array
-from rl_training.envs.catch import COLUMNS, Catch
-from rl_training.envs.images import ImagePreprocessing
+from rl_training.envs.preprocessing.images import ImagePreprocessing
+from rl_training.envs.tasks.catch import COLUMNS, Catch
 
 BALL_STEPS = 9
 STACK = 4

@@ -9,7 +9,7 @@ import pytest
 from parity_harness import load_script
 
 from rl_training.config import TrainConfig
-from rl_training.envs.atari import AtariPreprocessing, single_frames
+from rl_training.envs.preprocessing.atari import AtariPreprocessing, single_frames
 
 pytest.importorskip("ale_py", reason="ale-py is not installed: the extra atari brings it")
 pytest.importorskip("cv2", reason="OpenCV is not installed: the extra atari brings it")

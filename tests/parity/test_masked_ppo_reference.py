@@ -17,9 +17,9 @@ from parity_harness import (
     printed_return,
 )
 
-from rl_training.algorithms.objective import normalized
+from rl_training.algorithms.actor_critic_objective import normalized
 from rl_training.algorithms.ppo import PPOConfig, ppo_loss
-from rl_training.core.masks import split_mask
+from rl_training.core.spaces.masks import split_mask
 
 SHORT = {"max_episode_steps": 100, "total_timesteps": 2560, "seed": 9, "ent_coef": 0.01}
 MULTI = {"num_envs": 4, "num_steps": 64, "batch_size": 96, "update_epochs": 2}  # last minibatch is smaller

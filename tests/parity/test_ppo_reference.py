@@ -8,7 +8,7 @@ import pytest
 import torch
 from parity_harness import Package, assert_close, load_script, moves, parameters_of
 
-from rl_training.algorithms.objective import normalized
+from rl_training.algorithms.actor_critic_objective import normalized
 from rl_training.algorithms.ppo import PPOConfig, PPOLearner, ppo_loss
 
 MULTI = {"num_envs": 4, "num_steps": 64, "batch_size": 96, "update_epochs": 3}  # last minibatch is smaller

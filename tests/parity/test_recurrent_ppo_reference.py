@@ -9,7 +9,7 @@ import pytest
 import torch
 from parity_harness import Package, assert_close, load_script, moves, parameters_of, printed_return
 
-from rl_training.algorithms.objective import normalized
+from rl_training.algorithms.actor_critic_objective import normalized
 from rl_training.algorithms.ppo import ppo_loss
 from rl_training.algorithms.recurrent_ppo import RecurrentPPOConfig
 
@@ -36,7 +36,7 @@ def package(args: Any) -> Package:
         "recurrent_ppo",
         RecurrentPPOConfig,
         args,
-        env_id="rl_training.envs.memory:rl_training/NoVelocity-v0",
+        env_id="rl_training.envs.tasks:rl_training/NoVelocity-v0",
         env_kwargs={"game": "CartPole-v1"},
         learning_rate_schedule="linear",
         clip_coef_schedule="linear",

@@ -22,8 +22,13 @@ from traces import (
     read_traces,
 )
 
-from rl_training.algorithms import continuous, objective, off_policy, on_policy, q_objective, td3
-from rl_training.models import convolutions, explicit, kernels, pullbacks, recurrent_backprop
+from rl_training.algorithms import actor_critic_objective as objective
+from rl_training.algorithms import continuous_critics as continuous
+from rl_training.algorithms import off_policy, on_policy, q_objective, td3
+from rl_training.models.fast import activations as kernels
+from rl_training.models.fast import chain as explicit
+from rl_training.models.fast import convolutions, recurrent_backprop
+from rl_training.models.fast import heads as pullbacks
 
 RECORDED = read_traces()["float64"]
 EXPLICIT = (
@@ -38,7 +43,7 @@ EXPLICIT = (
 # 4 sequences of 5 steps, 3 and 1 at a time; episodes begin within them
 MEMORY = PPO | {"hidden_sizes": (8,), "core_size": 6, "sequence_length": 5, "batch_size": 15}
 ENCODED = {"encoder": "tiny_encoders:Plain", "features_dim": 6}
-CATCH = "rl_training.envs.catch:rl_training/Catch-v0"
+CATCH = "rl_training.envs.tasks:rl_training/Catch-v0"
 REMEMBERING = {
     "lstm": Case("recurrent_ppo", POLE, MEMORY),
     "gru": Case("recurrent_ppo", POLE, MEMORY | {"core": "gru"}),

@@ -30,7 +30,7 @@ from parity_harness import Driven
 from torch import Tensor
 
 from rl_training.config import TrainConfig
-from rl_training.envs import probe
+from rl_training.envs.tasks import probes as probe
 
 FILE = Path(__file__).parent / "traces.json"
 TOLERANCE = 1e-9

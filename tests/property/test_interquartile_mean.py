@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_training.experiment import statistics
+from rl_training.lab import statistics
 
 LAW = settings(deadline=None, database=None, derandomize=True, max_examples=200)
 SCORES = st.lists(st.floats(-1e6, 1e6, allow_subnormal=False), min_size=1, max_size=40)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rl_training.core.presets import presets
+from rl_training.config.presets import presets
 from rl_training.experiment.files import read_json
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rl_training.experiment.scored_runs import EvaluationPoint, ScoredRun
+from rl_training.lab.scored_runs import EvaluationPoint, ScoredRun
 
 
 def run(

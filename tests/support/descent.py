@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.optim import FlatOptimizer
+from rl_training.algorithms.optimizers import FlatOptimizer
 
 
 def differentiate(optimizer: FlatOptimizer, loss: Tensor) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rl_training.config import TrainConfig
-from rl_training.experiment import runs
+from rl_training.experiment import start as runs
 from support.callbacks import StopAtCollect
 
 

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rl_training.envs.locks import Locks
+from rl_training.envs.tasks.locks import Locks
 
 
 class StrictVector(VectorEnv[Any, Any, Any]):

@@ -9,12 +9,12 @@ import torch
 
 from rl_training.config import TrainConfig
 from rl_training.core.types import Progress
-from rl_training.envs import atari
 from rl_training.envs.factory import make_env
-from rl_training.experiment import runs
+from rl_training.envs.preprocessing import atari
+from rl_training.experiment import start as runs
 from rl_training.experiment.building import build_parts
 from rl_training.experiment.evaluation import evaluation_stepper, training_stepper
-from rl_training.experiment.rows import read_rows
+from rl_training.experiment.logs.rows import read_rows
 from rl_training.runtime.sampler import LocalSampler
 from support.configs import tiny_config
 from support.fake_ale import FakeGame, fake_opencv

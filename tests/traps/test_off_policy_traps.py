@@ -12,16 +12,16 @@ from torch import nn
 
 from rl_training.algorithms.dqn import DQNConfig, DQNLearner
 from rl_training.algorithms.sac import SACLearner
-from rl_training.algorithms.targets import TargetNetwork
+from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.types import ActArrays, EnvSpec, Progress
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment import runs
+from rl_training.experiment import start as runs
 from rl_training.experiment.building import build_parts
-from rl_training.experiment.checkpointing import read_checkpoint
+from rl_training.experiment.checkpoints.format import read_checkpoint
 from rl_training.models.heads import squashed_gaussian_sample
 from support.corridor import Corridor
 

@@ -13,21 +13,21 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_training.algorithms import PPO
-from rl_training.algorithms.objective import normalized
+from rl_training.algorithms.actor_critic_objective import normalized
 from rl_training.algorithms.ppo import PPOConfig, PPOLearner, ppo_loss
 from rl_training.config import TrainConfig
+from rl_training.config.schedules import scheduled
 from rl_training.core.errors import UserError
-from rl_training.core.schedules import scheduled
 from rl_training.core.types import ActArrays, EpisodeStats, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sources import RolloutSource
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment import runs
+from rl_training.experiment import start as runs
 from rl_training.experiment.building import build_parts
-from rl_training.experiment.checkpointing import read_checkpoint
+from rl_training.experiment.checkpoints.format import read_checkpoint
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.rows import read_rows
+from rl_training.experiment.logs.rows import read_rows
 from rl_training.policies.explorers import ActorCriticExplorer
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import Evaluator

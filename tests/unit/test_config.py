@@ -9,8 +9,8 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.cli.flags import RUN_GROUPS, field_help
 from rl_training.config import TrainConfig, config_from_dict, load_config
+from rl_training.config.preprocessing import IMAGE_SETTINGS, Frames
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.preprocessing import IMAGE_SETTINGS, Frames
 
 BASE = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3}
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -13,7 +13,7 @@ from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3
 from rl_training.core.errors import UserError
-from rl_training.core.spaces import action_layout
+from rl_training.core.spaces.layout import action_layout
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "ppo": PPO,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from gymnasium import Space
 
-from rl_training.algorithms.parts import Actor, BuildContext, Parts, StatefulLearner
+from rl_training.algorithms.components import Actor, BuildContext, Parts, StatefulLearner
 from rl_training.config import AlgorithmConfig, TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.protocols import ExperienceSource
@@ -104,8 +104,8 @@ class Algorithm:
         of the run's last checkpoint; while it lasts, `agent` is the one that is being trained. `progress` shows a bar;
         `auto` does in terminals and notebooks.
         """
-        from rl_training.experiment import runs
-        from rl_training.experiment.carried import going_on_from
+        from rl_training.experiment import start as runs
+        from rl_training.experiment.agent_copies import going_on_from
         from rl_training.experiment.console import python_console
 
         follow = runs.Follow(self._become)
@@ -133,7 +133,7 @@ class Algorithm:
 
     def _begun(self, start_from: Any, total_timesteps: int | None) -> tuple[TrainConfig, dict[str, Any]]:
         """Return the settings of the next run, and what it begins with, by the names that `train` has for them."""
-        from rl_training.experiment.starting import beginning
+        from rl_training.experiment.checkpoints.warm_start import beginning
 
         budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
         if start_from is None:
@@ -255,14 +255,14 @@ class Algorithm:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: all that `save` keeps, and nothing that is open; refuse what has no name."""
+        from rl_training.experiment.agent_copies import refuse_nameless
         from rl_training.experiment.building import Given
-        from rl_training.experiment.carried import refuse_nameless
 
         refuse_nameless(Given(type(self), self._factory, self._encoder))
         return self._content()
 
     def __setstate__(self, content: dict[str, Any]) -> None:
-        from rl_training.experiment.carried import still_there
+        from rl_training.experiment.agent_copies import still_there
 
         vars(self).update(content)
         self._unfinished = still_there(self._unfinished)

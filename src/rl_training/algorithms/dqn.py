@@ -8,11 +8,11 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig, build_replay
-from rl_training.algorithms.optim import FlatAdam
-from rl_training.algorithms.parts import Actor, BuildContext
+from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.algorithms.q_objective import QObjective
-from rl_training.algorithms.targets import TargetNetwork
+from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.state import Counter
 from rl_training.core.types import Measured, Numbers, Progress

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.components import Actor, BuildContext, encoder_problems
 from rl_training.algorithms.learner import BaseLearner, as_metrics, refuse_single_rows, scalar
-from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems
 from rl_training.config import AlgorithmConfig
-from rl_training.core.masks import stored_space
-from rl_training.core.schedules import Schedule, ScheduledSetting
+from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import REPLAY, numpy_generator
+from rl_training.core.spaces.masks import stored_space
 from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
-from rl_training.models.kernels import computes_on_arrays
+from rl_training.models.fast.activations import computes_on_arrays
 from rl_training.models.mlp import ActivationName
 from rl_training.policies.base import NetworkPolicy
 

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.actor_critic_objective import ActorCriticObjective, Loss, LossGradient
+from rl_training.algorithms.components import Actor, BuildContext, encoder_problems, sde_problems
 from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scalar
-from rl_training.algorithms.objective import ActorCriticObjective, Loss, LossGradient
-from rl_training.algorithms.optim import FlatOptimizer
-from rl_training.algorithms.parts import Actor, BuildContext, encoder_problems, sde_problems
+from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.config import AlgorithmConfig
-from rl_training.core.masks import stored_space
-from rl_training.core.schedules import Schedule, ScheduledSetting
+from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import ACTIONS, numpy_generator
+from rl_training.core.spaces.masks import stored_space
 from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 from rl_training.data.sources import RolloutSource
-from rl_training.models.kernels import computes_on_arrays
+from rl_training.models.fast.activations import computes_on_arrays
 from rl_training.models.mlp import ActivationName
 from rl_training.models.state_dependent import StateDependentHead
 from rl_training.policies.actor_critic import ActorCriticPolicy

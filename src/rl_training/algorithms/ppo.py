@@ -8,23 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.actor_critic_objective import masked_mean, shares
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.learner import as_metrics, scalar
-from rl_training.algorithms.objective import masked_mean, shares
 from rl_training.algorithms.on_policy import (
     ActorCriticConfig,
     OnPolicyLearner,
     build_actor_critic,
     build_rollouts,
 )
-from rl_training.algorithms.optim import FlatAdam
-from rl_training.algorithms.parts import Actor, BuildContext
-from rl_training.core.schedules import Schedule, ScheduledSetting
+from rl_training.algorithms.optimizers import FlatAdam
+from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import MINIBATCHES, numpy_generator
-from rl_training.core.spaces import ANY_ACTION
+from rl_training.core.spaces.layout import ANY_ACTION
 from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
-from rl_training.models.pullbacks import bounded, namespace
+from rl_training.models.fast.heads import bounded, namespace
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.on_policy import build_rollouts, exploration_matrices, policy_settings
-from rl_training.algorithms.parts import Actor, BuildContext
 from rl_training.algorithms.ppo import PPO, PPOConfig
 from rl_training.core.seeding import ACTIONS, numpy_generator
-from rl_training.core.spaces import ANY_ACTION
+from rl_training.core.spaces.layout import ANY_ACTION
 from rl_training.data.recurrent_rollout_buffer import RecurrentRolloutBuffer
 from rl_training.data.sources import RolloutSource
 from rl_training.models.cores import CoreName

@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.continuous import ContinuousConfig, ContinuousLearner
+from rl_training.algorithms.components import Actor, BuildContext, sde_problems
+from rl_training.algorithms.continuous_critics import ContinuousConfig, ContinuousLearner
 from rl_training.algorithms.off_policy import build_replay
-from rl_training.algorithms.parts import Actor, BuildContext, sde_problems
-from rl_training.algorithms.temperature import Temperature
+from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
-from rl_training.core.spaces import action_layout
+from rl_training.core.spaces.layout import action_layout
 from rl_training.core.types import EnvSpec, Measured, Numbers
 from rl_training.data.replay_buffer import Transitions
-from rl_training.models.pullbacks import namespace
+from rl_training.models.fast.heads import namespace
 from rl_training.policies.continuous import SquashedGaussianPolicy, StochasticPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 from rl_training.policies.noise import ActionNoise, AddedNoiseName, make_noise
@@ -218,3 +218,31 @@ class SAC(Algorithm):
         """Return the update rule."""
         noise_rng = numpy_generator(context.seed, UPDATE_NOISE)
         return SACLearner(settings, actor, generator=context.weights, noise_rng=noise_rng)
+
+
+class Temperature:
+    """The weight alpha of the entropy, kept as its logarithm."""
+
+    def __init__(
+        self, initial: float, *, learned: bool, target_entropy: float, device: torch.device, on_arrays: bool
+    ) -> None:
+        self.learned, self.target_entropy, self._on_arrays = learned, target_entropy, on_arrays
+        self.log_alpha = nn.Parameter(torch.tensor(initial, device=device).log())
+        self.optimizer = FlatAdam([self.log_alpha], eps=1e-8)
+        # one that is given is not learned, and its logarithm may be infinite
+        self.log_alpha.requires_grad_(learned)
+
+    def alpha(self) -> Numbers:
+        """Return the weight."""
+        return self._number(self.log_alpha.detach().exp())
+
+    def train(self, mean_logprob: Numbers, learning_rate: Tensor) -> Numbers:
+        """One step down -log(alpha) * (mean logprob + target entropy); return that loss."""
+        slope = -(mean_logprob + self.target_entropy)
+        loss = self.log_alpha.detach() * slope
+        self.optimizer.gradient.fill_(slope)
+        self.optimizer.descend(learning_rate)
+        return self._number(loss)
+
+    def _number(self, value: Tensor) -> Numbers:
+        return value.item() if self._on_arrays else value

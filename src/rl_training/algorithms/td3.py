@@ -9,16 +9,16 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.continuous import ContinuousConfig, ContinuousLearner
+from rl_training.algorithms.components import Actor, BuildContext
+from rl_training.algorithms.continuous_critics import ContinuousConfig, ContinuousLearner
 from rl_training.algorithms.off_policy import build_replay
-from rl_training.algorithms.parts import Actor, BuildContext
-from rl_training.algorithms.targets import TargetNetwork
+from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.types import Measured, Numbers
 from rl_training.data.replay_buffer import Transitions
-from rl_training.models.backprop import AutogradCritics, explicit_critics, explicit_mlp
-from rl_training.models.encoded import Encoded
-from rl_training.models.pullbacks import bounded, namespace
+from rl_training.models.encoded_network import Encoded
+from rl_training.models.fast.backprop import AutogradCritics, explicit_critics, explicit_mlp
+from rl_training.models.fast.heads import bounded, namespace
 from rl_training.policies.continuous import DeterministicPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 from rl_training.policies.noise import ActionNoiseName, make_noise

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rl_training.cli.plain_flags import Flags, add_launch_flags
 from rl_training.core.errors import RunFault
-from rl_training.core.manifests import manifests, read_manifest
+from rl_training.lab.manifests import manifests, read_manifest
 
 
 def run(argv: list[str]) -> int:
@@ -21,14 +21,14 @@ def run(argv: list[str]) -> int:
     wanted = flags.parse(argv)
     manifest = read_manifest(wanted.manifest)
     from rl_training.cli.launching import run_jobs, typed
-    from rl_training.experiment.benchmark_report import ReportNotWritten, report
-    from rl_training.experiment.benchmarks import (
+    from rl_training.lab.benchmark_jobs import (
         baseline_of,
         benchmark_jobs,
         contenders,
         published_of,
         scored_jobs,
     )
+    from rl_training.lab.benchmark_report import ReportNotWritten, report
 
     budget = {} if wanted.total_timesteps is None else {"total_timesteps": wanted.total_timesteps}
     found = contenders(manifest, budget)

@@ -8,7 +8,7 @@ import tyro
 from rl_training.cli.flags import chosen_env, yaml_map
 from rl_training.cli.parsing import parse
 from rl_training.core.errors import UserError, printable
-from rl_training.experiment.env_check import check_env
+from rl_training.experiment.environment_check import check_env
 
 
 @dataclass

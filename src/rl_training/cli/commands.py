@@ -64,7 +64,7 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
         unknown = UserError(f"unknown command '{command}'{did_you_mean(command, COMMANDS)}")
         return _report(unknown, 2, debug)
     try:
-        from rl_training.cli.quiet import plain_warnings
+        from rl_training.cli.plain_warnings import plain_warnings
 
         with plain_warnings():
             code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)

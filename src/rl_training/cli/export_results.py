@@ -16,7 +16,7 @@ from rl_training.cli.parsing import parse
 from rl_training.cli.tables import json_text
 from rl_training.core.errors import UserError, printable
 from rl_training.experiment.files import write_text
-from rl_training.experiment.run_search import load_runs
+from rl_training.experiment.records.search import load_runs
 
 
 @dataclass

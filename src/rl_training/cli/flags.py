@@ -12,12 +12,12 @@ import yaml
 
 from rl_training.cli.parsing import parse
 from rl_training.config import TrainConfig, algorithm_config_class
-from rl_training.core.checked_config import whole_number
-from rl_training.core.env_wrappers import Wrappers, wrapper_texts
+from rl_training.config.env_wrappers import Wrappers, wrapper_texts
+from rl_training.config.fields import whole_number
+from rl_training.config.preprocessing import SETTINGS_OF
+from rl_training.config.schedules import Schedule, schedule_text
+from rl_training.config.strict_yaml import StrictLoader
 from rl_training.core.errors import UserError
-from rl_training.core.preprocessing import SETTINGS_OF
-from rl_training.core.schedules import Schedule, schedule_text
-from rl_training.core.strict_yaml import StrictLoader
 from rl_training.envs.factory import EnvFactory, named_factory
 
 RUN_GROUPS = {

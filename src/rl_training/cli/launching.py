@@ -5,12 +5,11 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl_training.cli.board import make_board
 from rl_training.cli.commands import command_name
+from rl_training.cli.job_board import make_board
 from rl_training.core.errors import printable
-from rl_training.experiment.job_states import Launched
-from rl_training.experiment.jobs import Job
-from rl_training.experiment.launch import launch
+from rl_training.lab.jobs import Job, Launched
+from rl_training.lab.launcher import launch
 from rl_training.version import __version__
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rl_training.cli.sentences import more, needs, needs_value, one_too_many, unknown_flag, wrong_value
-from rl_training.core.checked_config import whole_number
+from rl_training.config.fields import whole_number
 from rl_training.core.errors import UserError
-from rl_training.core.manifests import SEEDS, seed_range
+from rl_training.lab.manifests import SEEDS, seed_range
 
 
 class Flags(argparse.ArgumentParser):

@@ -10,12 +10,12 @@ from rl_training.cli.flags import counts_of, named_settings, with_whole_numbers
 from rl_training.cli.parsing import parse
 from rl_training.cli.train import print_result
 from rl_training.config import TrainConfig
-from rl_training.core.checked_config import CheckedConfig
+from rl_training.config.fields import CheckedConfig
 from rl_training.core.errors import UserError
-from rl_training.core.other_names import here_called
+from rl_training.core.foreign_names import here_called
 from rl_training.envs.factory import named_factory
 from rl_training.experiment.console import make_console
-from rl_training.experiment.runs import resume
+from rl_training.experiment.start import resume
 
 
 @dataclass

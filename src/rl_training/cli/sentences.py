@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from rl_training.core.errors import did_you_mean
-from rl_training.core.other_names import here_called
+from rl_training.core.foreign_names import here_called
 
 
 def more(prog: str) -> str:

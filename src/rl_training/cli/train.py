@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from rl_training.cli.commands import command_name
 from rl_training.cli.flags import named_settings, parse_train_flags, taken_flag
 from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
+from rl_training.config.presets import preset_name, presets
 from rl_training.core.errors import UserError, did_you_mean, printable
-from rl_training.core.presets import preset_name, presets
-from rl_training.experiment.checkpoint_folders import read_given
-from rl_training.experiment.checkpointing import Checkpoint
+from rl_training.experiment.checkpoints.folders import read_given
+from rl_training.experiment.checkpoints.format import Checkpoint
+from rl_training.experiment.checkpoints.warm_start import refuse_start, taken_over
 from rl_training.experiment.console import make_console
-from rl_training.experiment.measured import beside_known
-from rl_training.experiment.profiling import RunProfile
-from rl_training.experiment.runs import TrainResult, train
-from rl_training.experiment.starting import refuse_start, taken_over
+from rl_training.experiment.logs.profile import RunProfile
+from rl_training.experiment.start import TrainResult, train
+from rl_training.lab.preset_scores import beside_known
 
 DESCRIPTION = """Train an agent.
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium import Space
 
-from rl_training.core.spaces import action_layout, float_dtype, leaf_dtype, observation_leaves
+from rl_training.core.spaces.layout import action_layout, float_dtype, leaf_dtype, observation_leaves
 from rl_training.core.types import Array
 
 Allocator: TypeAlias = Callable[[tuple[int, ...], Any], Array]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-from rl_training.core.other_names import here_called
+from rl_training.core.foreign_names import here_called
 
 MAX_MESSAGE = 1000
 NO_MEMORY = (

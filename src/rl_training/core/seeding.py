@@ -3,11 +3,16 @@
 A stream is named by a number that never changes; it is the `spawn_key` of a NumPy `SeedSequence`.
 """
 
+import contextlib
+import random
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+
+from rl_training.core.types import State
 
 EPISODES = 0
 EVALUATION_EPISODES = 1
@@ -58,3 +63,40 @@ def generator_state(generator: np.random.Generator) -> dict[str, Any]:
 def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -> None:
     """Continue a NumPy generator where `generator_state` left it."""
     generator.bit_generator.state = state
+
+
+def seed_global_generators(seed: int) -> None:
+    """Seed the generators that environments, callbacks and encoders may use."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def global_generators() -> State:
+    """Return the states of Python's, NumPy's and torch's global generators."""
+    version, words, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": [str(kind), np.asarray(keys).tolist(), int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+    }
+
+
+def set_global_generators(state: State) -> None:
+    """Restore what `global_generators` returned."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, np.array(keys, np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(state["torch"])
+
+
+@contextlib.contextmanager
+def callers_generators_kept() -> Iterator[None]:
+    """Give the caller the generators back as they were."""
+    before = global_generators()
+    try:
+        yield
+    finally:
+        set_global_generators(before)

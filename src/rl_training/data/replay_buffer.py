@@ -21,12 +21,12 @@ from rl_training.core.columns import (
     observation_columns,
     shaped_columns,
 )
-from rl_training.core.masks import split_mask
+from rl_training.core.spaces.masks import split_mask
 from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import Array, Obs, ObsArray, State, StepArrays, joined, leaves
-from rl_training.data.accumulators import Accumulator, NStepWindow
-from rl_training.data.frames import FrameStore, frame_store
-from rl_training.data.samplers import make_sampler
+from rl_training.data.frame_storage import FrameStore, frame_store
+from rl_training.data.n_step import Accumulator, NStepWindow
+from rl_training.data.replay_sampling import make_sampler
 
 Shape: TypeAlias = tuple[int, ...]
 

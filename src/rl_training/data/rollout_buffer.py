@@ -17,8 +17,8 @@ from rl_training.core.columns import (
     observation_columns,
     shaped_columns,
 )
-from rl_training.core.masks import split_mask
 from rl_training.core.returns import gae
+from rl_training.core.spaces.masks import split_mask
 from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import ActArrays, Obs, ObsArray, StepArrays, joined, leaves
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.core.schedules import interpolated
+from rl_training.config.schedules import interpolated
 from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.types import (
     ActArrays,

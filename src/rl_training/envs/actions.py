@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from rl_training.core.spaces import action_layout
+from rl_training.core.spaces.layout import action_layout
 from rl_training.core.types import Array
 
 

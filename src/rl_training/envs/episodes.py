@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import gymnasium
 import numpy as np
@@ -14,10 +15,10 @@ from gymnasium.wrappers import TimeLimit
 from rl_training.core.errors import EnvironmentFault, reason
 from rl_training.core.seeding import ACTION_SPACES, EPISODES, derived_seed, episode_seed
 from rl_training.core.types import Array
+from rl_training.envs.checks import Misfit, SaidCheck
 from rl_training.envs.masks import mask_method
-from rl_training.envs.said import Misfit, SaidCheck
-from rl_training.envs.statistics import Statistics, WrapperStatistics
-from rl_training.envs.traces import trace, trace_of_rewards
+from rl_training.envs.observations import nested_leaves
+from rl_training.envs.wrapper_statistics import Statistics, WrapperStatistics
 
 
 class Snapshot(NamedTuple):
@@ -257,3 +258,18 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def _worlds(env: gymnasium.Env[Any, Any]) -> list[Any]:
     return [value for value in vars(env).values() if type(value).__name__ == "b2World"]
+
+
+def trace(obs: Any, before: int = 0) -> int:
+    """Return the hash of everything seen before, continued by one observation; about 0.2 µs for a plain array."""
+    try:
+        return crc32(obs, before)
+    except (TypeError, ValueError, BufferError):  # a scalar, a nested observation, memory with gaps
+        for _, leaf in nested_leaves(obs):
+            before = crc32(np.asarray(leaf).tobytes(), before)
+        return before
+
+
+def trace_of_rewards(rewards: list[Any]) -> int:
+    """Return the hash of an episode's rewards so far."""
+    return crc32(np.array([float(reward) for reward in rewards], np.float64).tobytes())

@@ -1,8 +1,10 @@
 """Builds environments from a config: single ones, and vectors of them behind one of three backends."""
 
 import contextlib
+import importlib
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -12,17 +14,16 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rl_training.config import TrainConfig
+from rl_training.config.object_paths import import_module
 from rl_training.core.errors import UserError, did_you_mean, reason
-from rl_training.core.named import import_module
 from rl_training.core.seeding import EPISODES
-from rl_training.envs.atari import AtariPreprocessing, offer_games, single_frames
-from rl_training.envs.atari_native import OF_THE_THREADS, NativeAtari
 from rl_training.envs.episodes import SeededEpisodes
-from rl_training.envs.images import ImagePreprocessing
 from rl_training.envs.masks import telling_masks
-from rl_training.envs.simulators import hear_mujoco
+from rl_training.envs.preprocessing.atari import AtariPreprocessing, offer_games, single_frames
+from rl_training.envs.preprocessing.atari_native import OF_THE_THREADS, NativeAtari
+from rl_training.envs.preprocessing.images import ImagePreprocessing
 from rl_training.envs.workers import WorkerVectorEnv
-from rl_training.envs.wrapping import limited, wrapped
+from rl_training.envs.wrappers import limited, wrapped
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 EnvFactory: TypeAlias = Callable[..., Env]
@@ -281,3 +282,27 @@ def _named(cfg: TrainConfig) -> Iterator[None]:
         raise UserError(
             f"env_id '{cfg.env_id}' with env_kwargs {cfg.env_kwargs} cannot be built: {problem}"
         ) from error
+
+
+def hear_mujoco(entry_point: Any) -> None:
+    """Let MuJoCo's warnings be Python's, if an environment of Gymnasium's is about to be built with it.
+
+    By itself it prints them beside every stream of ours, and appends them to a MUJOCO_LOG.TXT in the working folder.
+    Whoever has a handler of his own keeps it.
+    """
+    if not str(entry_point).startswith("gymnasium.envs.mujoco"):
+        return
+    with contextlib.suppress(ImportError, AttributeError):  # not installed, or of another age
+        mujoco = importlib.import_module("mujoco")
+        if mujoco.get_mju_user_warning() is None:
+            mujoco.set_mju_user_warning(_warn)
+
+
+def _warn(message: str) -> None:
+    """Warn, unless it is about the XML of Gymnasium's models, which is not the user's to mend.
+
+    MuJoCo ends the process if anything is raised here, as it is where warnings are errors.
+    """
+    with contextlib.suppress(Exception):
+        if "is deprecated" not in message:
+            warnings.warn(f"MuJoCo: {message}", stacklevel=2)

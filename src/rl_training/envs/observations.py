@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import Space
 
 from rl_training.core.errors import UserError
-from rl_training.core.spaces import copy_obs, leaf_dtype, observation_leaves
+from rl_training.core.spaces.layout import copy_obs, leaf_dtype, observation_leaves
 from rl_training.core.types import Array, ObsArray, joined
 
 

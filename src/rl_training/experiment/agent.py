@@ -12,22 +12,22 @@ import numpy as np
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.core.masks import with_mask
 from rl_training.core.protocols import Policy
 from rl_training.core.seeding import EVALUATION_ACTIONS, numpy_generator
-from rl_training.core.space_data import space_to_data
-from rl_training.core.spaces import space_text
+from rl_training.core.spaces.as_data import space_to_data
+from rl_training.core.spaces.layout import space_text
+from rl_training.core.spaces.masks import with_mask
 from rl_training.core.types import Array, EnvSpec, PolicyState, Progress, State, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.factory import EnvFactory, checked_factory
 from rl_training.envs.masks import masks_of, without_entry
 from rl_training.envs.observations import batched
 from rl_training.envs.stepper import saved_statistics
+from rl_training.experiment.agent_copies import copied_state, refuse_nameless
 from rl_training.experiment.building import NOTHING, Given, build_actor, own_build, with_masks
-from rl_training.experiment.carried import copied_state, refuse_nameless
-from rl_training.experiment.checkpointing import SPACES, write_checkpoint
+from rl_training.experiment.checkpoints.format import SPACES, write_checkpoint
+from rl_training.experiment.checkpoints.trust import OWN, Permission, refuse_missing_factory
 from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper
-from rl_training.experiment.trust import OWN, Permission, refuse_missing_factory
 
 
 class Agent:

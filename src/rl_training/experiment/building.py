@@ -15,13 +15,13 @@ from torch import nn
 
 from rl_training.algorithms import ALGORITHMS, refuse_actions
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.parts import Actor, BuildContext, Parts
+from rl_training.algorithms.components import Actor, BuildContext, Parts
 from rl_training.config import TrainConfig
+from rl_training.config.object_paths import import_module
 from rl_training.core.errors import UserError, did_you_mean
-from rl_training.core.named import import_module
 from rl_training.core.types import EnvSpec
 from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
-from rl_training.envs.mask_sources import settle_masks
+from rl_training.envs.masks import settle_masks
 from rl_training.models.encoders import EncoderClass, encoder_name
 from rl_training.models.images import READING, image_leaves
 

@@ -15,16 +15,12 @@ from rl_training.core.types import EnvSpec, Progress
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.agent import Agent, check_spaces
 from rl_training.experiment.building import NOTHING, Given, build_actor, build_parts, own_build, with_masks
-from rl_training.experiment.checkpoint_folders import read_given
-from rl_training.experiment.checkpointing import (
-    Checkpoint,
-    fitting_weights,
-    restoring,
-)
+from rl_training.experiment.checkpoints.folders import read_given
+from rl_training.experiment.checkpoints.format import Checkpoint, fitting_weights, restoring
+from rl_training.experiment.checkpoints.snapshot import checked_state
+from rl_training.experiment.checkpoints.stored_network import refuse_larger_network
+from rl_training.experiment.checkpoints.trust import Permission, refuse_foreign_encoder, refuse_foreign_module
 from rl_training.experiment.evaluation import probe_spec
-from rl_training.experiment.snapshot import checked_state
-from rl_training.experiment.stored_network import refuse_larger_network
-from rl_training.experiment.trust import Permission, refuse_foreign_encoder, refuse_foreign_module
 from rl_training.models.encoders import EncoderClass
 from rl_training.policies.base import NetworkPolicy
 

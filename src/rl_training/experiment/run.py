@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
-from rl_training.core.generators import (
+from rl_training.core.seeding import (
     callers_generators_kept,
     global_generators,
     seed_global_generators,
@@ -20,18 +20,18 @@ from rl_training.core.types import EnvSpec, Evaluation, Progress
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import Agent, agent_facts
 from rl_training.experiment.building import Given
-from rl_training.experiment.checkpoint_folders import has_checkpoints, read_newest
-from rl_training.experiment.checkpointing import Checkpoint, restoring
+from rl_training.experiment.checkpoints.folders import has_checkpoints, read_newest
+from rl_training.experiment.checkpoints.format import Checkpoint, restoring
+from rl_training.experiment.checkpoints.snapshot import Snapshots, checked_state, parts_with_replay
+from rl_training.experiment.checkpoints.warm_start import Learned
 from rl_training.experiment.console import Console
-from rl_training.experiment.curves import plot_learning_curve
 from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper, training_stepper
 from rl_training.experiment.faults import forget_traceback, kept, told, write_traceback
 from rl_training.experiment.files import write_text
 from rl_training.experiment.interrupts import Interrupts
-from rl_training.experiment.logging import EvaluationLog, MetricFiles
-from rl_training.experiment.metadata import Metadata
-from rl_training.experiment.snapshot import Snapshots, checked_state, parts_with_replay
-from rl_training.experiment.starting import Learned
+from rl_training.experiment.logs.curves import plot_learning_curve
+from rl_training.experiment.logs.metadata import Metadata
+from rl_training.experiment.logs.sinks import EvaluationLog, MetricFiles
 from rl_training.runtime.callbacks import Callback, PauseTraining, TrainingContext, config_callbacks
 from rl_training.runtime.sampler import LocalSampler
 from rl_training.runtime.trainer import Cadence, Trainer, columns_of

@@ -8,7 +8,7 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
-from rl_training.core.spaces import observation_leaves
+from rl_training.core.spaces.layout import observation_leaves
 from rl_training.core.types import Obs
 from rl_training.models.inputs import ObservationInputs
 

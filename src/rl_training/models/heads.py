@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from rl_training.core.masks import FORBIDDEN
-from rl_training.core.spaces import action_layout
+from rl_training.core.spaces.layout import action_layout
+from rl_training.core.spaces.masks import FORBIDDEN
 from rl_training.core.types import Array
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)

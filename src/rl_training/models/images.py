@@ -13,8 +13,8 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor, nn
 
-from rl_training.core.images import Channels, channel_axis, height_and_width, is_image
-from rl_training.core.spaces import float_dtype, observation_leaves
+from rl_training.core.spaces.images import Channels, channel_axis, height_and_width, is_image
+from rl_training.core.spaces.layout import float_dtype, observation_leaves
 from rl_training.core.types import Obs
 
 WIDEST = 2.0**24

@@ -8,7 +8,7 @@ import torch
 from gymnasium import Space, spaces
 from torch import Tensor
 
-from rl_training.core.spaces import float_dtype, observation_leaves
+from rl_training.core.spaces.layout import float_dtype, observation_leaves
 from rl_training.core.types import Array, Obs, ObsArray
 from rl_training.models.images import ImageLeaf
 

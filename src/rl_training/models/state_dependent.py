@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.core.spaces import float_dtype
+from rl_training.core.spaces.layout import float_dtype
 from rl_training.core.types import Array
 from rl_training.models.heads import LOG_SQRT_2PI, UnmaskedHead
 from rl_training.models.initialization import make_linear

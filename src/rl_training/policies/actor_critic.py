@@ -9,16 +9,16 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
-from rl_training.core.masks import split_mask
-from rl_training.core.spaces import action_layout, space_text
+from rl_training.core.spaces.layout import action_layout, space_text
+from rl_training.core.spaces.masks import split_mask
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState
-from rl_training.models.encoded import Encoded, EncodedPair, encode, reader
+from rl_training.models.encoded_network import Encoded, EncodedPair, encode, reader
 from rl_training.models.encoders import is_ours
+from rl_training.models.fast.numpy_forward import NumpyActorCritic
 from rl_training.models.heads import ActionHead, make_head
 from rl_training.models.initialization import make_linear, make_orthogonal
 from rl_training.models.mlp import HIDDEN_GAIN, ActivationName, MLPActorCritic
 from rl_training.models.normalizer import RewardNormalizer
-from rl_training.models.numpy_forward import NumpyActorCritic
 from rl_training.models.state_dependent import StateDependentHead, make_linear_and_features
 from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.core.spaces import action_layout, float_dtype
+from rl_training.core.spaces.layout import action_layout, float_dtype
 from rl_training.core.types import Array, EnvSpec, Measured, Numbers, Obs, ObsArray, PolicyState
-from rl_training.models.encoded import Encoded
+from rl_training.models.encoded_network import Encoded
+from rl_training.models.fast.heads import Sampled, squashed_gaussian
 from rl_training.models.heads import squashed_gaussian_act, squashed_gaussian_sample
 from rl_training.models.mlp import ActivationName, mlp_with_head
 from rl_training.models.normalizer import RewardNormalizer
-from rl_training.models.pullbacks import Sampled, squashed_gaussian
 from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rl_training.config.schedules import interpolated
 from rl_training.core.columns import Column
-from rl_training.core.masks import random_allowed, split_mask
-from rl_training.core.schedules import interpolated
-from rl_training.core.spaces import take_rows
+from rl_training.core.spaces.layout import take_rows
+from rl_training.core.spaces.masks import random_allowed, split_mask
 from rl_training.core.state import Owners, gather, scatter
 from rl_training.core.types import ActArrays, Array, ObsArray, Progress, State, StepArrays
 from rl_training.policies.actor_critic import ActorCriticPolicy

@@ -5,7 +5,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import torch
 
-from rl_training.core.spaces import float_dtype
+from rl_training.core.spaces.layout import float_dtype
 from rl_training.core.types import Array, State
 from rl_training.models.state_dependent import StateDependentHead
 

@@ -7,12 +7,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.core.masks import split_mask
+from rl_training.core.spaces.masks import split_mask
 from rl_training.core.types import Array, EnvSpec, ObsArray, PolicyState, leaves
-from rl_training.models.encoded import Encoded, reader
+from rl_training.models.encoded_network import Encoded, reader
+from rl_training.models.fast.numpy_forward import NumpyMLP
 from rl_training.models.mlp import ActivationName
 from rl_training.models.normalizer import RewardNormalizer
-from rl_training.models.numpy_forward import NumpyMLP
 from rl_training.models.q_network import Noise, QNetwork
 from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 

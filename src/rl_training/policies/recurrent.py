@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.columns import Column
-from rl_training.core.masks import split_mask
-from rl_training.core.spaces import float_dtype, take_rows
+from rl_training.core.spaces.layout import float_dtype, take_rows
+from rl_training.core.spaces.masks import split_mask
 from rl_training.core.state import Owners
 from rl_training.core.types import (
     ActArrays,
@@ -27,8 +27,8 @@ from rl_training.core.types import (
     tensors_of,
 )
 from rl_training.models.cores import STARTS, CoreName
-from rl_training.models.encoded import reader
-from rl_training.models.numpy_forward import NumpyRecurrent
+from rl_training.models.encoded_network import reader
+from rl_training.models.fast.numpy_forward import NumpyRecurrent
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer

@@ -17,9 +17,9 @@ from rl_training.core.types import (
     PolicyState,
     StepArrays,
 )
-from rl_training.models.encoded import reader
+from rl_training.models.encoded_network import reader
+from rl_training.models.fast.heads import Sampled, squashed_state_dependent
 from rl_training.models.mlp import ActivationName, mlp_with_head
-from rl_training.models.pullbacks import Sampled, squashed_state_dependent
 from rl_training.models.state_dependent import MEAN_LIMIT, StateDependentHead, make_linear_and_features
 from rl_training.policies.continuous import StochasticPolicy
 from rl_training.policies.explorers import ContinuousExplorer

@@ -7,7 +7,7 @@ import numpy as np
 
 from rl_training.core.columns import allocated
 from rl_training.core.protocols import EnvStepper, Explorer, Recorder
-from rl_training.core.spaces import action_layout, float_dtype
+from rl_training.core.spaces.layout import action_layout, float_dtype
 from rl_training.core.types import ActArrays, Collected, EpisodeStats, Progress, State, StepArrays
 
 

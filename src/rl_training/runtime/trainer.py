@@ -13,7 +13,7 @@ from rl_training.core.protocols import Evaluate, ExperienceSource, Learner, Logg
 from rl_training.core.types import Progress, State, UpdateResult
 from rl_training.runtime.callbacks import Best, Callback, PauseTraining, StopTraining, TrainingContext
 from rl_training.runtime.metrics import MetricMeans, RecentEpisodes, first_non_finite
-from rl_training.runtime.profile import Profiler
+from rl_training.runtime.profiler import Profiler
 
 EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length", "success_rate")
 

@@ -8,8 +8,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rl_training.algorithms.dqn import DQNConfig, DQNLearner
-from rl_training.algorithms.q_losses import categorical_losses, quantile_losses
-from rl_training.algorithms.q_objective import chosen
+from rl_training.algorithms.q_objective import categorical_losses, chosen, quantile_losses
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError
 from rl_training.core.state import Counter

@@ -13,7 +13,7 @@ from records import SeenAndDone
 from torch import Tensor, nn
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.parts import BuildContext, Parts
+from rl_training.algorithms.components import BuildContext, Parts
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.replay_buffer import Transitions

@@ -8,13 +8,13 @@ import torch
 from gymnasium import spaces
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.parts import BuildContext, Parts
+from rl_training.algorithms.components import BuildContext, Parts
 from rl_training.core.errors import RunFault
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.rollout_buffer import RolloutBatch
-from rl_training.models import encoded_backprop
 from rl_training.models.cnn import ImpalaCNN, NatureCNN
+from rl_training.models.fast import encoded_backprop
 from rl_training.policies import base
 
 ROWS, ACTIONS = 12, 3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rl_training.algorithms.parts import BuildContext, image_reading
+from rl_training.algorithms.components import BuildContext, image_reading
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.algorithms.sac import SACConfig
 from rl_training.config import TrainConfig

@@ -7,12 +7,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rl_training.algorithms import objective, on_policy
+from rl_training.algorithms import actor_critic_objective as objective
+from rl_training.algorithms import on_policy
 from rl_training.config import TrainConfig
 from rl_training.core.types import EnvSpec
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.experiment.building import build_parts
-from rl_training.models import explicit, kernels, pullbacks
+from rl_training.models.fast import activations as kernels
+from rl_training.models.fast import chain as explicit
+from rl_training.models.fast import heads as pullbacks
 
 ROWS = 12
 SPACES: dict[str, Any] = {

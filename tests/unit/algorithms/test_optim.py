@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl_training.algorithms.optim import FlatAdam, flatten_parameters
+from rl_training.algorithms.optimizers import FlatAdam, flatten_parameters
 from support.descent import minimize
 
 

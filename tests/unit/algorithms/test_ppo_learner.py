@@ -8,7 +8,7 @@ import torch
 from gymnasium import Space, spaces
 from records import SeenAndDone
 
-from rl_training.algorithms.parts import Actor
+from rl_training.algorithms.components import Actor
 from rl_training.algorithms.ppo import PPOConfig, PPOLearner
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.rollout_buffer import RolloutBatch

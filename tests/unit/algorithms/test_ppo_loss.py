@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.objective import normalized
+from rl_training.algorithms.actor_critic_objective import normalized
 from rl_training.algorithms.on_policy import explained_variance
 from rl_training.algorithms.ppo import ppo_loss
 from rl_training.data.rollout_buffer import RolloutBatch

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.q_losses import categorical_losses, project, quantile_losses, td_losses
+from rl_training.algorithms.q_objective import categorical_losses, project, quantile_losses, td_losses
 
 pytestmark = pytest.mark.usefixtures("float64")
 

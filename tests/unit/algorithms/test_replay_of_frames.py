@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import Space, spaces
 
+from rl_training.algorithms.components import BuildContext
 from rl_training.algorithms.dqn import DQN, DQNConfig
-from rl_training.algorithms.parts import BuildContext
 from rl_training.core.types import EnvSpec
 
 

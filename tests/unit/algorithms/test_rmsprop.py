@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl_training.algorithms.optim import FlatAdam, FlatRMSprop
+from rl_training.algorithms.optimizers import FlatAdam, FlatRMSprop
 from support.descent import minimize
 
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from rl_training.algorithms.optim import flatten_parameters
-from rl_training.algorithms.targets import TargetNetwork
+from rl_training.algorithms.optimizers import flatten_parameters
+from rl_training.algorithms.target_networks import TargetNetwork
 
 
 def pair() -> tuple[nn.Sequential, TargetNetwork]:

@@ -1,6 +1,6 @@
 """Laps of an update: heard while somebody listens, and nothing otherwise."""
 
-from rl_training.core.laps import heard_by, lap
+from rl_training.core.timing import heard_by, lap
 
 
 def test_nobody_listens_and_nothing_happens():

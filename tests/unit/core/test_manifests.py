@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from rl_training.config.presets import presets, read_presets
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.manifests import manifests, read_manifest, seed_range
-from rl_training.core.presets import presets, read_presets
-from rl_training.experiment.benchmarks import benchmark_jobs, contenders
+from rl_training.lab.benchmark_jobs import benchmark_jobs, contenders
+from rl_training.lab.manifests import manifests, read_manifest, seed_range
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli import load_config
-from rl_training.core.about import About, about_of
+from rl_training.config.presets import (
+    About,
+    about_of,
+    preset_name,
+    presets,
+    read_presets,
+    task_name,
+    zoo_names,
+    zoo_stem,
+)
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.presets import preset_name, presets, read_presets, task_name, zoo_names, zoo_stem
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMISED = [
@@ -83,7 +91,7 @@ def test_a_misspelt_name_of_the_zoo_is_suggested(tmp_path, monkeypatch):
 def test_tasks_are_called_as_people_call_them():
     assert task_name("CartPole-v1", {}) == "CartPole-v1"
     assert task_name("ALE/Pong-v5", {}) == "ALE/Pong-v5"
-    assert task_name("rl_training.envs.grids:rl_training/MinAtar-v0", {"game": "x"}) == "MinAtar-v0 (game x)"
+    assert task_name("rl_training.envs.tasks:rl_training/MinAtar-v0", {"game": "x"}) == "MinAtar-v0 (game x)"
 
 
 def test_listing_and_showing_import_nothing_heavy():

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from rl_training.core.schedules import ScheduleName, scheduled
+from rl_training.config.schedules import ScheduleName, scheduled
 from rl_training.core.types import Progress
 
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rl_training.core import space_data
 from rl_training.core.errors import UserError
-from rl_training.core.space_data import space_from_data, space_to_data
+from rl_training.core.spaces import as_data as space_data
+from rl_training.core.spaces.as_data import space_from_data, space_to_data
 
 RNG = np.random.default_rng(0)
 IRREGULAR = RNG.normal(size=(5, 40))

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import Space, spaces
 
 from rl_training.core.errors import UserError
-from rl_training.core.spaces import (
+from rl_training.core.spaces.layout import (
     action_layout,
     copy_obs,
     float_dtype,

@@ -7,8 +7,8 @@ import pytest
 
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig, config_from_dict
+from rl_training.config.schedules import ScheduledSetting, scheduled
 from rl_training.core.errors import ConfigError, RunFault, UserError
-from rl_training.core.schedules import ScheduledSetting, scheduled
 
 POINTS = [[0, 1], [0.5, 0.1], [0.5, 2], [1, 0.01]]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rl_training.core.errors import EnvironmentFault
-from rl_training.data.accumulators import NStepWindow
+from rl_training.data.n_step import NStepWindow
 
 DTYPE = np.dtype(
     [

@@ -16,7 +16,7 @@ from rl_training.core.types import Progress
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sources import RolloutSource
-from rl_training.envs.cuts import CUT
+from rl_training.envs.info_keys import CUT
 from rl_training.envs.stepper import VectorStepper
 from rl_training.models.normalizer import RewardNormalizer
 from rl_training.policies.explorers import ContinuousExplorer

@@ -7,7 +7,7 @@ import torch
 from records import step_arrays
 
 from rl_training.core.types import Array
-from rl_training.data.frames import FrameStore
+from rl_training.data.frame_storage import FrameStore
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 
 K = 4

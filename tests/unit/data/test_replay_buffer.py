@@ -7,7 +7,7 @@ import torch
 from gymnasium import Space, spaces
 from records import step_arrays
 
-from rl_training.core.spaces import zeros_for
+from rl_training.core.spaces.layout import zeros_for
 from rl_training.core.types import Array, leaves
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 

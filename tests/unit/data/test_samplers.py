@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from rl_training.core.types import Array
-from rl_training.data.samplers import UNITS, PrioritizedSampler, SumTree, UniformSampler
+from rl_training.data.replay_sampling import UNITS, PrioritizedSampler, SumTree, UniformSampler
 
 CAPACITIES = [1, 15, 16, 17, 256, 257, 70_000]
 

@@ -12,19 +12,18 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, UserError
-from rl_training.core.masks import MASK_KEY, random_allowed, split_mask, stored_space
+from rl_training.core.spaces.masks import MASK_KEY, random_allowed, split_mask, stored_space
 from rl_training.core.types import EnvSpec
+from rl_training.envs.determinism import inspect
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.factory import make_vector_env
-from rl_training.envs.history import inspect
-from rl_training.envs.locks import Locks
-from rl_training.envs.mask_sources import settle_masks
-from rl_training.envs.masks import env_spec, masks_of, sample_allowed, telling_masks
+from rl_training.envs.masks import env_spec, masks_of, sample_allowed, settle_masks, telling_masks
 from rl_training.envs.stepper import VectorStepper
+from rl_training.envs.tasks.locks import Locks
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 WAYS = ("info", "method", "entry")
-LOCKS = "rl_training.envs.locks:rl_training/Locks-v0"
+LOCKS = "rl_training.envs.tasks:rl_training/Locks-v0"
 
 
 class Scripted(gymnasium.Env[Any, Any]):
@@ -389,7 +388,7 @@ def test_what_is_stored_has_the_keys_of_the_observation_and_one_more() -> None:
     nested = EnvSpec(
         spaces.Dict({"a": spaces.Dict({"b": spaces.Discrete(2)})}), spaces.MultiBinary(2), 1, masked=True
     )
-    from rl_training.core.spaces import zeros_for
+    from rl_training.core.spaces.layout import zeros_for
 
     assert {key: array.shape for key, array in zeros_for(stored_space(plain), 4).items()} == {
         "": (4, 2),

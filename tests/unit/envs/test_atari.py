@@ -12,9 +12,10 @@ from records import CountingEnv
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.envs import atari, make_env, make_vector_env
-from rl_training.envs.atari import AtariPreprocessing, offer_games, raw_game_hint, single_frames
-from rl_training.envs.cuts import CUT
+from rl_training.envs import make_env, make_vector_env
+from rl_training.envs.info_keys import CUT
+from rl_training.envs.preprocessing import atari
+from rl_training.envs.preprocessing.atari import AtariPreprocessing, offer_games, raw_game_hint, single_frames
 from support.fake_ale import FIRE, LEFT, NOOP, FakeGame, fake_opencv
 
 

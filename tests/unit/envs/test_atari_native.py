@@ -14,9 +14,9 @@ from gymnasium.vector import VectorEnv
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import Array
-from rl_training.envs.atari_native import NO_LIMIT, NativeAtari
-from rl_training.envs.cuts import CUT
 from rl_training.envs.factory import make_vector_env
+from rl_training.envs.info_keys import CUT
+from rl_training.envs.preprocessing.atari_native import NO_LIMIT, NativeAtari
 from rl_training.envs.stepper import VectorStepper
 
 OVER = 0

@@ -7,9 +7,9 @@ import pytest
 from records import DrawingEnv
 
 from rl_training.config import TrainConfig
+from rl_training.envs.episodes import trace, trace_of_rewards
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import VectorStepper
-from rl_training.envs.traces import trace, trace_of_rewards
 
 CONFIG = TrainConfig(algo="ppo", env_id="Drawing", seed=5)
 GRID = np.arange(12, dtype=np.float32).reshape(3, 4)

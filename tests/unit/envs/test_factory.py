@@ -115,7 +115,7 @@ def test_a_native_atari_game_without_preprocessing_is_refused() -> None:
 def test_a_game_of_minigrid_imports_no_module() -> None:
     config = TrainConfig(
         algo="ppo",
-        env_id="rl_training.envs.grids:rl_training/MiniGrid-v0",
+        env_id="rl_training.envs.tasks:rl_training/MiniGrid-v0",
         env_kwargs={"game": "this:Game-v0"},
     )
     with pytest.raises(UserError, match="game is 'this:Game-v0'; name one of MiniGrid's own ids"):

@@ -11,7 +11,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit
 from records import CountingEnv, DrawingEnv
 
 from rl_training.config import TrainConfig
-from rl_training.envs.history import EARLIER_EPISODES, MAX_STEPS, Finding, inspect, settle_rebuilding
+from rl_training.envs.determinism import EARLIER_EPISODES, MAX_STEPS, Finding, inspect, settle_rebuilding
 
 CONFIG = TrainConfig(algo="ppo", env_id="Drawing", seed=5)
 

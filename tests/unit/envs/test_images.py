@@ -10,11 +10,11 @@ from gymnasium import Space, spaces
 from records import CountingEnv
 
 from rl_training.config import TrainConfig
+from rl_training.config.preprocessing import Frames
 from rl_training.core.errors import UserError
-from rl_training.core.images import channel_axis
-from rl_training.core.preprocessing import Frames
+from rl_training.core.spaces.images import channel_axis
 from rl_training.envs import make_env
-from rl_training.envs.images import ImagePreprocessing
+from rl_training.envs.preprocessing.images import ImagePreprocessing
 
 
 class Slides(gymnasium.Env[Any, Any]):

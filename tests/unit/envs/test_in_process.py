@@ -9,7 +9,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_training.core.types import leaves
-from rl_training.envs.cuts import CUT
+from rl_training.envs.info_keys import CUT
 from rl_training.envs.stepper import VectorStepper
 
 SAME = AutoresetMode.SAME_STEP

@@ -8,8 +8,15 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from rl_training.core.errors import UserError
-from rl_training.envs.catch import Catch
-from rl_training.envs.memory import HINT_STEPS, REACH, VELOCITIES, MaskVelocity, MemoryCorridor, no_velocity
+from rl_training.envs.tasks.catch import Catch
+from rl_training.envs.tasks.memory import (
+    HINT_STEPS,
+    REACH,
+    VELOCITIES,
+    MaskVelocity,
+    MemoryCorridor,
+    no_velocity,
+)
 
 
 @pytest.mark.parametrize("game", ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0"])

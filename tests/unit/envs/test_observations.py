@@ -5,7 +5,7 @@ import pytest
 from gymnasium import Space, spaces
 
 from rl_training.core.errors import UserError
-from rl_training.core.spaces import zeros_for
+from rl_training.core.spaces.layout import zeros_for
 from rl_training.envs.observations import batched, nested_leaves, write_batch, write_row
 
 BOX = spaces.Box(-1, 1, (2,), np.float32)

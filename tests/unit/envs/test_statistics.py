@@ -11,8 +11,8 @@ from records import DrawingEnv
 from rl_training.config import TrainConfig
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.factory import make_vector_env
-from rl_training.envs.statistics import WrapperStatistics, statistics_from, statistics_state
 from rl_training.envs.stepper import VectorStepper, saved_statistics
+from rl_training.envs.wrapper_statistics import WrapperStatistics, statistics_from, statistics_state
 
 CONFIG = TrainConfig(algo="ppo", env_id="Drawing", seed=5)
 

@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from rl_training.envs.statistics import WrapperStatistics
+from rl_training.envs.wrapper_statistics import WrapperStatistics
 
 
 class Welford:

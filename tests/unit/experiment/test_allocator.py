@@ -7,7 +7,7 @@ SCRIPT = """
 import resource, sys
 import numpy as np
 if sys.argv[1] == "kept":
-    from rl_training.experiment.allocator import keep_freed_memory
+    from rl_training.experiment.resources import keep_freed_memory
     assert keep_freed_memory()
 def update():
     blocks = [np.ones(12 * 2**17) for _ in range(3)]

@@ -3,9 +3,9 @@
 import pytest
 
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.manifests import Entry, Manifest
-from rl_training.experiment.benchmarks import baseline_of, contenders
-from rl_training.experiment.scored_runs import EvaluationPoint, ScoredRun, write_records
+from rl_training.lab.benchmark_jobs import baseline_of, contenders
+from rl_training.lab.manifests import Entry, Manifest
+from rl_training.lab.scored_runs import EvaluationPoint, ScoredRun, write_records
 
 
 def manifest(*entries, overrides=None, references=None):

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from rl_training.core.errors import UserError
-from rl_training.experiment import statistics
-from rl_training.experiment.benchmark_remarks import remarks
-from rl_training.experiment.benchmark_summary import Settings, summarise
-from rl_training.experiment.benchmark_text import COVERAGE
-from rl_training.experiment.statistics import Estimate, Published
+from rl_training.lab import statistics
+from rl_training.lab.benchmark_summary import Settings, summarise
+from rl_training.lab.benchmark_text import COVERAGE, remarks
+from rl_training.lab.statistics import Estimate, Published
 from support.benchmarks import run, runs
 
 WALK, SWIM = [10.0, 20.0, 30.0, 70.0], [-5.0, -1.0, -3.0]

@@ -13,8 +13,8 @@ from safetensors.torch import save
 
 from rl_training.core.errors import UserError
 from rl_training.experiment import files
+from rl_training.experiment.checkpoints.tensor_files import read_tensors
 from rl_training.experiment.files import read_json, write_bytes, write_json, write_text
-from rl_training.experiment.tensor_files import read_tensors
 
 TENSORS = {"weight": torch.arange(6.0).reshape(2, 3), "count": torch.tensor(7)}
 

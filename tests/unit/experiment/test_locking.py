@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.core.errors import UserError
-from rl_training.experiment.locking import RunLock, is_held
+from rl_training.experiment.checkpoints.locking import RunLock, is_held
 
 
 def held_elsewhere(run_dir: Path) -> bool:
@@ -31,7 +31,7 @@ def test_a_copy_of_the_folder_by_its_owner_keeps_the_lock(tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     refused = (
-        "import sys; from pathlib import Path; from rl_training.experiment.locking import RunLock\n"
+        "import sys; from pathlib import Path; from rl_training.experiment.checkpoints.locking import RunLock\n"
         "RunLock(Path(sys.argv[1])).__enter__()"
     )
     with RunLock(run_dir):

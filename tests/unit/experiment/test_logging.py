@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig
-from rl_training.experiment.logging import MetricFiles
-from rl_training.experiment.rows import read_rows
+from rl_training.experiment.logs.rows import read_rows
+from rl_training.experiment.logs.sinks import MetricFiles
 
 STEP = "time/total_timesteps"
 

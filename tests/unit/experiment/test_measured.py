@@ -5,12 +5,12 @@ import json
 import pytest
 
 from rl_training.cli import load_config
+from rl_training.config.presets import presets
 from rl_training.core.errors import UserError
-from rl_training.core.presets import presets
-from rl_training.experiment import measured as measuring
-from rl_training.experiment.measured import beside_known, compared, expected, measured, read_measured
-from rl_training.experiment.runs import train
-from rl_training.experiment.scored_runs import EvaluationPoint, ScoredRun
+from rl_training.experiment.start import train
+from rl_training.lab import preset_scores as measuring
+from rl_training.lab.preset_scores import beside_known, compared, expected, measured, read_measured
+from rl_training.lab.scored_runs import EvaluationPoint, ScoredRun
 
 
 def record(seed, score, fingerprint="f"):

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.core.errors import UserError
-from rl_training.experiment import memory
+from rl_training.experiment import resources as memory
 
 
 def limits(

@@ -2,15 +2,15 @@
 
 import pytest
 
-from rl_training.experiment.trust import module_is_imported
+from rl_training.experiment.checkpoints.trust import module_is_imported
 
 
 @pytest.mark.parametrize(
     ("name", "harmless"),
     [
         ("CartPole-v1", True),
-        ("rl_training.envs.catch:rl_training/Catch-v0", True),
-        ("rl_training.envs.grids:rl_training/MinAtar-v0", True),
+        ("rl_training.envs.tasks:rl_training/Catch-v0", True),
+        ("rl_training.envs.tasks:rl_training/MinAtar-v0", True),
         ("rl_training.cli.__main__:Env-v0", False),
         ("rl_training.nowhere:Env-v0", False),
         ("no_such_module:Env-v0", False),

@@ -12,8 +12,8 @@ import torch
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.types import Progress
-from rl_training.experiment.checkpoint_folders import find_checkpoint, recover_aside
-from rl_training.experiment.checkpointing import read_checkpoint, write_checkpoint
+from rl_training.experiment.checkpoints.folders import find_checkpoint, recover_aside
+from rl_training.experiment.checkpoints.format import read_checkpoint, write_checkpoint
 
 CONFIG = TrainConfig(algo="ppo", env_id="CartPole-v1", algorithm=PPOConfig(hidden_sizes=(3,)))
 SPACES = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}

@@ -11,7 +11,7 @@ from records import step_arrays
 
 from rl_training.core.errors import UserError
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.experiment.replay import ReplayFiles, load_replay, verify_replay
+from rl_training.experiment.checkpoints.replay import ReplayFiles, load_replay, verify_replay
 
 ENVS = 2
 

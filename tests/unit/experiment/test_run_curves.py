@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rl_training.experiment.run_curves import POINTS, over_steps, over_time, over_training, training_start
+from rl_training.lab.run_curves import POINTS, over_steps, over_time, over_training, training_start
 from support.benchmarks import run
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.experiment import rows as json_rows
-from rl_training.experiment import run_records, run_settings
-from rl_training.experiment.locking import RunLock
-from rl_training.experiment.run_records import NO_RUN, STATUSES, read_run
-from rl_training.experiment.scored_runs import scored_run
+from rl_training.experiment.checkpoints.locking import RunLock
+from rl_training.experiment.logs import rows as json_rows
+from rl_training.experiment.records import read as run_records
+from rl_training.experiment.records import read as run_settings
+from rl_training.experiment.records.read import NO_RUN, STATUSES, read_run
+from rl_training.lab.scored_runs import scored_run
 from support.folders import CONFIG, evaluation, run_folder
 
 

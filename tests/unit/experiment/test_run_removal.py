@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rl_training.core.errors import UserError
-from rl_training.experiment import run_removal
-from rl_training.experiment.locking import RunLock
-from rl_training.experiment.run_removal import leftovers, refuse_removal, remove_runs, strangers
+from rl_training.experiment.checkpoints.locking import RunLock
+from rl_training.experiment.records import remove as run_removal
+from rl_training.experiment.records.remove import leftovers, refuse_removal, remove_runs, strangers
 from support.folders import run_folder
 
 

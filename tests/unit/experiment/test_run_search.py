@@ -10,7 +10,7 @@ import rl_training
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.experiment.run_search import row_of, run_at, search
+from rl_training.experiment.records.search import row_of, run_at, search
 from support.folders import run_folder
 
 

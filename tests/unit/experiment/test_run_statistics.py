@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rl_training.experiment import statistics
-from rl_training.experiment.statistics import Estimate, Published, verdict
+from rl_training.lab import statistics
+from rl_training.lab.statistics import Estimate, Published, verdict
 
 FIXTURE = json.loads(
     (Path(__file__).parents[2] / "fixtures" / "rliable_statistics.json").read_text(encoding="utf-8")

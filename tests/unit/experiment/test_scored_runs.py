@@ -6,14 +6,8 @@ import math
 import pytest
 
 from rl_training.core.errors import UserError
-from rl_training.experiment.run_records import read_run
-from rl_training.experiment.scored_runs import (
-    EvaluationPoint,
-    ScoredRun,
-    read_records,
-    scored_run,
-    write_records,
-)
+from rl_training.experiment.records.read import read_run
+from rl_training.lab.scored_runs import EvaluationPoint, ScoredRun, read_records, scored_run, write_records
 
 
 def record(rewards, **others):

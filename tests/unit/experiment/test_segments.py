@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rl_training.core.errors import UserError
-from rl_training.experiment.checkpointing import restoring
-from rl_training.experiment.segments import SegmentStore, _level, merged, prune_segments
+from rl_training.experiment.checkpoints.format import restoring
+from rl_training.experiment.checkpoints.segments import SegmentStore, _level, merged, prune_segments
 
 CAPACITY = 10
 
@@ -125,7 +125,7 @@ def test_only_what_is_new_is_written(tmp_path):
 
 
 def test_many_rows_at_once_are_written_in_slices(tmp_path, monkeypatch):
-    from rl_training.experiment import segments
+    from rl_training.experiment.checkpoints import segments
 
     monkeypatch.setattr(segments, "MAX_ROWS", 100)
     storage, store = ring(1000), SegmentStore(tmp_path)
@@ -138,7 +138,7 @@ def test_many_rows_at_once_are_written_in_slices(tmp_path, monkeypatch):
 
 
 def test_the_bytes_of_a_long_life_are_proportional_to_its_rows(tmp_path, monkeypatch):
-    from rl_training.experiment import segments
+    from rl_training.experiment.checkpoints import segments
 
     written = []
     real = segments.write_tensors
@@ -172,7 +172,7 @@ SIZES = {
 @pytest.mark.parametrize("capacity", [100_000, 700], ids=["growing", "full"])
 @pytest.mark.parametrize("case", SIZES)
 def test_many_checkpoints_have_short_lists_and_write_little(tmp_path, monkeypatch, case, capacity):
-    from rl_training.experiment import segments
+    from rl_training.experiment.checkpoints import segments
 
     monkeypatch.setattr(segments, "MAX_ROWS", 256)
     monkeypatch.setattr("os.fsync", lambda _: None)  # without waiting for the disk
@@ -194,7 +194,7 @@ def test_many_checkpoints_have_short_lists_and_write_little(tmp_path, monkeypatc
 
 @given(st.lists(st.integers(1, 600), max_size=60))
 def test_merging_keeps_every_row_once_and_comes_to_rest(sizes):
-    from rl_training.experiment import segments
+    from rl_training.experiment.checkpoints import segments
 
     stops = [sum(sizes[: index + 1]) for index in range(len(sizes))]
     spans = list(zip([0, *stops], stops, strict=False))
@@ -238,7 +238,7 @@ def test_a_kill_between_the_files_and_the_manifest_leaves_what_is_needed(tmp_pat
 @pytest.mark.parametrize("killed_after", [1, 7, 8, 20, 39])
 @pytest.mark.parametrize("capacity", [100_000, 90])
 def test_a_resumed_run_makes_the_same_files(tmp_path, monkeypatch, capacity, killed_after):
-    from rl_training.experiment import segments
+    from rl_training.experiment.checkpoints import segments
 
     monkeypatch.setattr(segments, "MAX_ROWS", 64)
     monkeypatch.setattr("os.fsync", lambda _: None)  # without waiting for the disk

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import EnvSpec
-from rl_training.experiment.stored_network import refuse_larger_network, with_flat_images
+from rl_training.experiment.checkpoints.stored_network import refuse_larger_network, with_flat_images
 
 FLAT = {"model": {"network.actor_body.0.weight": torch.zeros(2)}}
 ENCODED = {"model": {"network.encoder.encoder.trunks.0.0.0.weight": torch.zeros(2)}}

@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from rl_training.experiment import tensor_files
-from rl_training.experiment.tensor_files import NAMES, read_tensors, write_tensors
+from rl_training.experiment.checkpoints import tensor_files
+from rl_training.experiment.checkpoints.tensor_files import NAMES, read_tensors, write_tensors
 
 GENERATOR = torch.Generator().manual_seed(0)
 VECTOR = torch.randn(24, generator=GENERATOR)

@@ -8,8 +8,8 @@ from threadpoolctl import threadpool_info
 
 from rl_training.config import TrainConfig
 from rl_training.core.types import EnvSpec
-from rl_training.experiment import threads
-from rl_training.experiment.threads import available_cores, settle_threads, using_threads
+from rl_training.experiment import resources as threads
+from rl_training.experiment.resources import available_cores, settle_threads, using_threads
 
 VECTOR = spaces.Box(-1.0, 1.0, (17,), np.float32)
 FRAMES = spaces.Box(0, 255, (4, 84, 84), np.uint8)

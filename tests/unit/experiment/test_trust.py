@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.core.errors import UserError
-from rl_training.experiment.trust import is_signed, refuse_foreign_module, sign_text
+from rl_training.experiment.checkpoints.trust import is_signed, refuse_foreign_module, sign_text
 
 
 @pytest.fixture

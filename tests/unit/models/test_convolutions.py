@@ -8,10 +8,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.algorithms.optim import FlatAdam
+from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.models.cnn import AutoCNN, ImpalaCNN, NatureCNN, SmallCNN
-from rl_training.models.convolutions import explicit_encoder
 from rl_training.models.encoders import make_encoder
+from rl_training.models.fast.convolutions import explicit_encoder
 from rl_training.models.images import ImageReading, image_leaves
 from rl_training.models.inputs import ObservationInputs
 

@@ -12,8 +12,8 @@ from torch import nn
 
 from rl_training.core.errors import UserError
 from rl_training.models.encoders import chosen_encoder, encoder_name, make_encoder
+from rl_training.models.fast.numpy_forward import numpy_twin
 from rl_training.models.inputs import ObservationInputs
-from rl_training.models.numpy_forward import numpy_twin
 
 VECTOR = spaces.Box(-5, 5, (4,), np.float32)
 

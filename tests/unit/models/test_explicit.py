@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.optim import FlatAdam
-from rl_training.core.laps import heard_by
-from rl_training.models import explicit, kernels
-from rl_training.models.backprop import (
+from rl_training.algorithms.optimizers import FlatAdam
+from rl_training.core.timing import heard_by
+from rl_training.models.ensemble import EnsembleMLP
+from rl_training.models.fast import activations as kernels
+from rl_training.models.fast import chain as explicit
+from rl_training.models.fast.backprop import (
     AutogradCritics,
     AutogradNetwork,
     explicit_actor_critic,
@@ -19,8 +21,7 @@ from rl_training.models.backprop import (
     explicit_mlp,
     in_parts,
 )
-from rl_training.models.ensemble import EnsembleMLP
-from rl_training.models.explicit import linear_chain
+from rl_training.models.fast.chain import linear_chain
 from rl_training.models.mlp import ACTIVATIONS, MLPActorCritic, mlp_with_head
 from rl_training.models.q_network import QNetwork
 
@@ -167,7 +168,7 @@ def test_rows_that_count_for_one_member_each_take_a_shorter_way(
 
 
 def test_outputs_of_many_rows_come_in_parts(arrays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_training.models.backprop.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("rl_training.models.fast.backprop.ROWS_AT_ONCE", 3)
     network = mlp_with_head((3, 5, 2), "relu", generator=generator())
     chain = explicit_mlp(network)
     assert chain is not None

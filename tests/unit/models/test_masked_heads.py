@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from torch.distributions import Categorical
 
-from rl_training.core.masks import mask_counts
+from rl_training.core.spaces.masks import mask_counts
 from rl_training.models.heads import make_head
 
 SPACES = [spaces.Discrete(5), spaces.MultiDiscrete([3, 2, 4]), spaces.MultiBinary(3)]

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from rl_training.models import MLPActorCritic
+from rl_training.models.fast.numpy_forward import NumpyActorCritic
 from rl_training.models.mlp import ActivationName
-from rl_training.models.numpy_forward import NumpyActorCritic
 
 ACTIVATIONS: list[ActivationName] = ["tanh", "relu", "elu", "silu"]
 

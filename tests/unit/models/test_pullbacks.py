@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.models import pullbacks
+from rl_training.models.fast import heads as pullbacks
+from rl_training.models.fast.heads import judge_of, sigmoid, softplus, squashed_gaussian
 from rl_training.models.heads import (
     BernoulliHead,
     CategoricalHead,
@@ -15,7 +16,6 @@ from rl_training.models.heads import (
     MultiCategoricalHead,
     squashed_gaussian_sample,
 )
-from rl_training.models.pullbacks import judge_of, sigmoid, softplus, squashed_gaussian
 from rl_training.models.state_dependent import StateDependentHead
 
 ROWS = 9

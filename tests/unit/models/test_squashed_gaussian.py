@@ -5,12 +5,7 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from rl_training.models.heads import (
-    LOG_STD_MAX,
-    LOG_STD_MIN,
-    squashed_gaussian_act,
-    squashed_gaussian_sample,
-)
+from rl_training.models.heads import LOG_STD_MAX, LOG_STD_MIN, squashed_gaussian_act, squashed_gaussian_sample
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from rl_training.algorithms.optim import FlatAdam
-from rl_training.models import explicit, kernels
-from rl_training.models.backprop import AutogradNetwork, explicit_actor_critic, explicit_mlp
+from rl_training.algorithms.optimizers import FlatAdam
+from rl_training.models.fast import activations as kernels
+from rl_training.models.fast import chain as explicit
+from rl_training.models.fast.backprop import AutogradNetwork, explicit_actor_critic, explicit_mlp
+from rl_training.models.fast.heads import squashed_state_dependent
+from rl_training.models.fast.numpy_forward import numpy_twin
 from rl_training.models.mlp import MLPActorCritic, mlp_with_head
-from rl_training.models.numpy_forward import numpy_twin
-from rl_training.models.pullbacks import squashed_state_dependent
 from rl_training.models.state_dependent import (
     LEAST_VARIANCE,
     MEAN_LIMIT,

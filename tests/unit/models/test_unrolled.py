@@ -9,15 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rl_training.algorithms.optim import FlatAdam
-from rl_training.core.laps import heard_by
-from rl_training.models import explicit, kernels, recurrent_backprop
-from rl_training.models.backprop import AutogradNetwork
+from rl_training.algorithms.optimizers import FlatAdam
+from rl_training.core.timing import heard_by
 from rl_training.models.cores import CELLS
-from rl_training.models.encoded_backprop import ExplicitReader
+from rl_training.models.fast import activations as kernels
+from rl_training.models.fast import chain as explicit
+from rl_training.models.fast import recurrent_backprop
+from rl_training.models.fast.backprop import AutogradNetwork
+from rl_training.models.fast.encoded_backprop import ExplicitReader
+from rl_training.models.fast.recurrent_backprop import explicit_recurrent
+from rl_training.models.fast.recurrent_cores import Starts
 from rl_training.models.recurrent import LSTMActorCritic
-from rl_training.models.recurrent_backprop import explicit_recurrent
-from rl_training.models.unrolled import Starts
 
 pytestmark = pytest.mark.usefixtures("float64")
 INPUTS, ACTIONS, SIZE = 3, 2, 5

@@ -8,9 +8,9 @@ import torch
 from gymnasium import spaces
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.algorithms.parts import BuildContext
-from rl_training.algorithms.q_losses import categorical_losses, quantile_losses, td_losses
-from rl_training.core.masks import MASK_KEY, with_mask
+from rl_training.algorithms.components import BuildContext
+from rl_training.algorithms.q_objective import categorical_losses, quantile_losses, td_losses
+from rl_training.core.spaces.masks import MASK_KEY, with_mask
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.rollout_buffer import RolloutBatch

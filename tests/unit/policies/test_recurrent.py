@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rl_training.algorithms.parts import BuildContext
+from rl_training.algorithms.components import BuildContext
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO, RecurrentPPOConfig
 from rl_training.core.columns import allocated
 from rl_training.core.types import ActArrays, EnvSpec, Progress, StepArrays

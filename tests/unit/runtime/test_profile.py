@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from rl_training.core.laps import lap
+from rl_training.core.timing import lap
 from rl_training.core.types import Progress
-from rl_training.runtime import profile
+from rl_training.runtime import profiler as profile
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.profile import Profiler
+from rl_training.runtime.profiler import Profiler
 from rl_training.runtime.sampler import LocalSampler
 from rl_training.runtime.trainer import Cadence, Trainer
 

@@ -13,7 +13,7 @@ from gymnasium import Space
 from torch import nn
 
 from rl_training.core.errors import UserError, did_you_mean
-from rl_training.core.spaces import num_features
+from rl_training.core.spaces.layout import num_features
 from rl_training.models.cnn import AutoCNN, ImpalaCNN, NatureCNN, SmallCNN
 from rl_training.models.encoders.checking import check_encoder
 from rl_training.models.images import READING, ImageReading, encoder_space, image_leaves

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
-from rl_training.core.spaces import leaf_dtype, observation_leaves
+from rl_training.core.spaces.layout import leaf_dtype, observation_leaves
 from rl_training.core.types import Obs, joined, moved
 from rl_training.models.images import ScaledImages
 from rl_training.models.inputs import ObservationInputs

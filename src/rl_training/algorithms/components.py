@@ -1,0 +1,141 @@
+"""What an algorithm is made of, and what its builders may see of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from rl_training.config import AlgorithmConfig
+from rl_training.config.plain_data import PLAIN, is_plain
+from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.protocols import ExperienceSource, Explorer, Learner
+from rl_training.core.types import EnvSpec, State
+from rl_training.models.encoders import EncoderClass, chosen_encoder, encoder_names
+from rl_training.models.images import ImageReading, image_leaves
+from rl_training.models.normalizer import RewardNormalizer
+from rl_training.policies.base import Encoding, NetworkPolicy
+
+PolicyT_co = TypeVar("PolicyT_co", bound=NetworkPolicy, covariant=True)
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """The part of a run's config that builders may see, and the stream that initial weights are drawn from.
+
+    Weights are drawn in the order of building: the actor's first, then what the learner adds.
+    """
+
+    spec: EnvSpec
+    seed: int
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    normalize_obs: bool = False
+    normalize_reward: bool = False
+    encoder: EncoderClass | None = None
+    """The class that `encoder: module:Name` means; ours are known by their names."""
+    frame_stack: int = 1
+    """How many frames, side by side along its first axis, make one observation; replay keeps each of them once."""
+    channels_first: bool = False
+    """Whether images have their channels first, whatever their shape; otherwise the settings say how to know."""
+    weights: torch.Generator = field(default_factory=torch.Generator)
+
+    def __post_init__(self) -> None:
+        self.weights.manual_seed(self.seed)
+
+    def encoding(self, settings: AlgorithmConfig, *, shared: bool | None = True) -> Encoding:
+        """Return the encoder that the settings ask for; `shared` if actor and critic are to have one together.
+
+        None: if it reads images, as those take most of the time.
+        """
+        space, reading = (
+            self.spec.observation_space,
+            image_reading(settings, channels_first=self.channels_first),
+        )
+        encoder, images = chosen_encoder(settings.encoder, self.encoder, space, reading)
+        if encoder is None:
+            _refuse_image_settings(settings)
+        if shared is None:
+            shared = encoder is not None and bool(image_leaves(space, images))
+        return Encoding(encoder, settings.features_dim, dict(settings.encoder_kwargs), shared, images)
+
+    def reward_normalizer(self, gamma: float) -> RewardNormalizer | None:
+        """Return the reward scale that the run asks for, if any."""
+        return RewardNormalizer(gamma) if self.normalize_reward else None
+
+
+def _refuse_image_settings(settings: AlgorithmConfig) -> None:
+    """Refuse what is said of images where there are none."""
+    for name, usual in (("image_scale", None), ("image_channels", "auto")):
+        if getattr(settings, name) != usual:
+            raise UserError(f"{name} is given, but no observation is an image; leave it out")
+
+
+def image_reading(settings: AlgorithmConfig, *, channels_first: bool) -> ImageReading:
+    """Return how images are read; `channels_first` knows better than the settings, which speak of the environment."""
+    return ImageReading(settings.image_scale, "first" if channels_first else settings.image_channels)
+
+
+@dataclass(frozen=True)
+class Actor(Generic[PolicyT_co]):
+    """All that sampling, predicting and evaluating need."""
+
+    policy: PolicyT_co
+    explorer: Explorer
+
+
+class StatefulLearner(Learner[Any], Protocol):
+    """A learner whose state is grouped by file; `model` is all that acting needs.
+
+    `not_finite` names something learned that is nan or infinite, if there is any. `learned_state` is networks and
+    weights alone, which `load_learned` puts into another course of learning. `update_path` says how gradients come.
+    """
+
+    @property
+    def update_path(self) -> str: ...
+
+    def not_finite(self) -> str | None: ...
+    def state_dict(self) -> dict[str, State]: ...
+    def load_state_dict(self, state: Mapping[str, State]) -> None: ...
+    def learned_state(self) -> dict[str, State]: ...
+    def load_learned(self, state: Mapping[str, State]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of, besides its environments."""
+
+    actor: Actor[Any]
+    source: ExperienceSource[Any]
+    learner: StatefulLearner
+
+
+def sde_problems(*, use_sde: bool, sde_sample_freq: int) -> list[str]:
+    """Return what is wrong with the settings of state-dependent exploration."""
+    if not use_sde and sde_sample_freq != -1:
+        return [
+            f"sde_sample_freq is {sde_sample_freq}, but use_sde is false; leave it out, or set use_sde to true"
+        ]
+    if sde_sample_freq < 1 and sde_sample_freq != -1:
+        return [
+            f"sde_sample_freq is {sde_sample_freq}; use 1 or more, or -1 for one draw per phase of collecting"
+        ]
+    return []
+
+
+def encoder_problems(settings: AlgorithmConfig) -> list[str]:
+    """Return what is wrong with the encoder's name or width; whether it can be built shows when it is."""
+    found = settings.outside("features_dim", 1, 2**14)
+    if settings.image_scale is not None:
+        found += settings.not_positive("image_scale")
+    for name, usual in (("image_scale", None), ("image_channels", "auto"), ("encoder_kwargs", {})):
+        if settings.encoder == "flat" and getattr(settings, name) != usual:
+            found.append(f"{name} is given, but encoder 'flat' has no use for it; leave one of them out")
+    if not is_plain(settings.encoder_kwargs):
+        found.append(f"encoder_kwargs cannot be saved as they are; use {PLAIN}")
+    name, known = settings.encoder, encoder_names()
+    module, separator, attribute = name.partition(":")
+    if name not in known and not (separator and module and attribute):
+        found.append(
+            f"encoder is '{name}'; use one of {', '.join(known)}, or module:Name{did_you_mean(name, known)}"
+        )
+    return found

@@ -1,0 +1,132 @@
+"""What SAC and TD3 share: an ensemble of critics over observations and actions, and the targets that follow them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.components import Actor
+from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig
+from rl_training.algorithms.optimizers import FlatAdam
+from rl_training.algorithms.target_networks import TargetNetwork
+from rl_training.core.spaces.layout import float_dtype
+from rl_training.core.types import Numbers
+from rl_training.models.encoded_network import Encoded, reader
+from rl_training.models.ensemble import EnsembleMLP
+from rl_training.models.fast.backprop import (
+    AutogradCritics,
+    AutogradNetwork,
+    ExplicitCritics,
+    ExplicitMLP,
+    explicit_critics,
+    explicit_mlp,
+)
+from rl_training.policies.continuous import ContinuousPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuousConfig(ReplayConfig):
+    """Settings of every algorithm with an actor and critics for continuous actions."""
+
+    tau: float = 0.005
+    """Part by which the target networks move to the online ones."""
+    num_critics: int = 2
+    """Critics, batched as one network; the target is the smallest of their values."""
+    critic_hidden_sizes: tuple[int, ...] | None = None
+    """Widths of the critics' hidden layers, if they are to be others."""
+    share_encoder: bool | None = None
+    """Let the actor read the critics' encoder, which then learns from their loss alone; otherwise each has its own.
+    None: for images."""
+
+    def problems(self, num_envs: int) -> list[str]:
+        """Return what is impossible, each naming key, value and remedy."""
+        found = [*super().problems(num_envs), *self.not_positive("tau"), *self.outside("tau", 0, 1)]
+        if self.critic_hidden_sizes is not None:
+            found += self.bad_sizes("critic_hidden_sizes")
+        return found
+
+
+class ContinuousLearner(OffPolicyLearner):
+    """The frame around actor and critics: who has which parameters, and what follows whom.
+
+    The actor's optimizer has the policy's parameters, the critics' theirs; an encoder that both read belongs to the
+    critics, and the policy's loss does not reach it.
+    """
+
+    actor_run: ExplicitMLP | AutogradNetwork
+    critics_run: ExplicitCritics | AutogradCritics
+    target_run: Callable[[Any, Any], Numbers]
+
+    def __init__(
+        self,
+        config: ContinuousConfig,
+        actor: Actor[ContinuousPolicy],
+        *,
+        generator: torch.Generator,
+        noise_rng: np.random.Generator,
+    ) -> None:
+        super().__init__(config, actor)
+        self.action_size = actor.policy.action_size
+        self.noise_rng = noise_rng
+        self.critics = build_critics(config, actor.policy, generator)
+        encoded = actor.policy.encoding.encoder is not None
+        shared = encoded and actor.policy.encoding.shared
+        self.actor_layers = reader(actor.policy.network) if shared else actor.policy.network
+        beside = actor.policy.learned_beside
+        self.actor_optimizer = FlatAdam([*self.actor_layers.parameters(), *beside], eps=1e-8)
+        places = [self.actor_optimizer.gradient_of(parameter) for parameter in beside]
+        self._beside: list[Tensor] = [place for place in places if place is not None]
+        self.critic_optimizer = FlatAdam(self.critics.parameters(), eps=1e-8)
+        self.target_critics = TargetNetwork(self.critics, self.critic_optimizer.flat)
+        self._build_runs(actor.policy.network)
+        self.moded = (actor.policy.network, self.critics) if encoded else ()
+        self.owners = {
+            **self.owners,
+            # a shared encoder is saved with the model
+            "critics/online": reader(self.critics) if shared else self.critics,
+            "critics/target": self.target_critics,
+            "optimizer/actor": self.actor_optimizer,
+            "optimizer/critics": self.critic_optimizer,
+            "learner/noise_rng": noise_rng,
+        }
+
+    def _build_runs(self, network: nn.Module) -> None:
+        """Say how the networks are run: all of them by chains that know their backward, or all by autograd."""
+        by_actor, by_critics = self.actor_optimizer.gradient_of, self.critic_optimizer.gradient_of
+        actor, critics = explicit_mlp(network, by_actor), explicit_critics(self.critics, by_critics)
+        target = explicit_critics(self.target_critics.network)
+        self.explicit = not (actor is None or critics is None or target is None)
+        self.update_path = "explicit" if self.explicit else "autograd"
+        if actor and critics and target:
+            self.actor_run, self.critics_run, self.target_run = actor, critics, target
+        else:
+            self.actor_run = AutogradNetwork(network, self.actor_layers.parameters(), by_actor)
+            self.critics_run = AutogradCritics(self.critics, self.critics.parameters(), by_critics)
+            self.target_run = self.target_critics.network
+
+    def back_to_actor(self, by_outputs: Numbers, *by_beside: Numbers) -> None:
+        """Write the gradients of the actor: for that of its network's outputs, and of what is learned beside it."""
+        self.actor_run.backward(by_outputs)
+        for place, gradient in zip(self._beside, by_beside, strict=True):
+            place.copy_(torch.as_tensor(gradient))
+
+    def draw_noise(self, *shape: int) -> Numbers:
+        """Return standard normal numbers of a shape, where the networks read them."""
+        noise = self.noise_rng.standard_normal(shape, dtype=float_dtype())
+        return noise if self.on_arrays else torch.from_numpy(noise).to(self.device)
+
+
+def build_critics(
+    config: ContinuousConfig, policy: ContinuousPolicy, generator: torch.Generator
+) -> nn.Module:
+    """Return the critics: inputs and actions [B, ...] to values [M, B]."""
+    encoder = None
+    if isinstance(policy.network, Encoded):
+        encoder = policy.network.encoder if policy.encoding.shared else policy.new_encoder(generator)
+    widths = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
+    sizes = (policy.features_size(encoder) + policy.action_size, *widths, 1)
+    ensemble = EnsembleMLP(config.num_critics, sizes, config.activation, generator=generator)
+    return (ensemble if encoder is None else Encoded(encoder, ensemble)).to(policy.device)

@@ -1,0 +1,110 @@
+"""What a person sees of many runs at once: a live table in a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rl_training.core.errors import printable
+from rl_training.experiment.console import duration
+from rl_training.lab.jobs import Board, JobState
+
+SECONDS_BETWEEN_LINES = 30.0
+WORDS = {
+    "waiting": "waits for another process that has its run",
+    "training": "began",
+    "finished": "finished",
+    "failed": "FAILED",
+    "paused": "paused",
+}
+SHOWN = 30
+"""Rows of a live table; what waits or is done beyond them is counted."""
+
+
+def make_board() -> Board:
+    """Return the board that suits the standard output."""
+    return LiveBoard() if sys.stdout.isatty() else PlainBoard()
+
+
+class PlainBoard(Board):
+    """A line for everything that happens, and one per running job every half minute."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def event(self, state: JobState) -> None:
+        """Print it."""
+        if state.kept and state.status == "finished":
+            return  # there may be many; they are counted at the end
+        details = [state.error] if state.error else _details(state)
+        if state.status in ("waiting", "training"):
+            details = [f"goes on after {state.steps:,} steps"] if state.steps else []
+        earlier = " earlier" if state.kept else ""
+        print(printable(f"{state.job}: {', '.join([WORDS[state.status] + earlier, *details])}"), flush=True)
+
+    def show(self, states: Sequence[JobState]) -> None:
+        """Print the running ones, if it is time."""
+        if time.monotonic() < self._last + SECONDS_BETWEEN_LINES:
+            return
+        self._last = time.monotonic()
+        for state in states:
+            if state.status == "training":
+                print(printable(f"{state.job}: {', '.join(_details(state))}"), flush=True)
+
+
+class LiveBoard(Board):
+    """A row per job, renewed once per second."""
+
+    def __init__(self) -> None:
+        from rich.live import Live
+
+        self._live = Live(refresh_per_second=1)
+        self._shown = 0.0
+
+    def event(self, state: JobState) -> None:
+        """Show it at once next time."""
+        self._shown = 0.0
+
+    def show(self, states: Sequence[JobState]) -> None:
+        """Renew the table."""
+        if time.monotonic() >= self._shown + 1.0:
+            self._shown = time.monotonic()
+            self._live.start()
+            self._live.update(table_of(states))
+
+    def close(self) -> None:
+        """Leave the last state on the screen."""
+        self._live.stop()
+
+
+def table_of(states: Sequence[JobState]) -> Any:
+    """Return the table: what trains first, then what failed, what waits, and what is done."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    order = ("training", "failed", "paused", "waiting", "finished")
+    done = sum(state.status == "finished" for state in states)
+    table = Table(title=f"{done} of {len(states)} jobs finished", title_justify="left")
+    for name in ("job", "status", "steps", "left", "evaluation"):
+        table.add_column(name, justify="left" if name in ("job", "status") else "right")
+    ranked = sorted(states, key=lambda state: order.index(state.status))
+    for state in ranked[:SHOWN]:
+        steps = f"{state.steps:,} / {state.job.config.total_timesteps:,}"
+        left = "" if state.seconds_left is None else duration(state.seconds_left)
+        status = f"{state.status}: {state.error}" if state.error else state.status
+        if state.held and state.status == "waiting":
+            status = WORDS["waiting"]
+        evaluation = "" if state.evaluation is None else f"{state.evaluation:.1f}"
+        table.add_row(escape(printable(state.job)), escape(printable(status)), steps, left, evaluation)
+    if len(ranked) > SHOWN:
+        table.add_row(f"and {len(ranked) - SHOWN} more", "", "", "", "")
+    return table
+
+
+def _details(state: JobState) -> list[str]:
+    found = [f"{state.steps:,} of {state.job.config.total_timesteps:,} steps"]
+    if state.seconds_left is not None:
+        found.append(f"{duration(state.seconds_left)} left")
+    if state.evaluation is not None:
+        found.append(f"evaluation {state.evaluation:.1f}")
+    return found

@@ -1,0 +1,78 @@
+"""Wrappers of environments as users write them: `module:Wrapper`, or `{module:Wrapper: {argument: value}}`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import yaml
+
+from rl_training.config.object_paths import is_name, name_of
+from rl_training.config.plain_data import PLAIN, is_plain, plain
+
+Wrappers: TypeAlias = Sequence[str | type | Mapping[Any, Mapping[str, Any]]]
+"""As a user gives them; once they are checked, a tuple of names and of maps with one name."""
+FORMS = "use a list of module:Wrapper, or of {module:Wrapper: {argument: value}} where one takes arguments"
+
+
+def checked_wrappers(value: Any) -> tuple[str | dict[str, dict[str, Any]], ...]:
+    """Return wrappers as they are saved, or raise ValueError with the remedy; one alone needs no list."""
+    entries = value if isinstance(value, list | tuple) else [value]
+    found: list[str | dict[str, dict[str, Any]]] = []
+    for entry in entries:
+        parsed = _from_text(entry) if isinstance(entry, str) and entry.lstrip()[:1] in ("{", "[") else entry
+        found += [_checked(part) for part in (parsed if isinstance(parsed, list | tuple) else [parsed])]
+    return tuple(found)
+
+
+def wrapper_calls(wrappers: Wrappers) -> list[tuple[str, dict[str, Any]]]:
+    """Return names and arguments of wrappers that were checked, the innermost first."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    for entry in wrappers:
+        pairs = entry.items() if isinstance(entry, Mapping) else [(entry, {})]
+        found += [(str(name), dict(arguments)) for name, arguments in pairs]
+    return found
+
+
+def wrapper_texts(wrappers: Wrappers) -> tuple[str, ...]:
+    """Return each as one text, as the words of a flag have them."""
+    return tuple(
+        entry
+        if isinstance(entry, str)
+        else yaml.safe_dump(entry, default_flow_style=True, width=10**6).strip()
+        for entry in wrappers
+    )
+
+
+def _checked(entry: Any) -> str | dict[str, dict[str, Any]]:
+    if not isinstance(entry, Mapping):
+        return _name(entry)
+    if len(entry) != 1:
+        raise ValueError(FORMS)
+    ((name, arguments),) = entry.items()
+    name, arguments = _name(name), {} if arguments is None else arguments
+    if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
+        raise ValueError(f"give '{name}' a map of arguments, such as {{{name}: {{argument: 1}}}}")
+    kept: dict[str, Any] = plain(dict(arguments))
+    if not is_plain(kept):
+        raise ValueError(f"the arguments of '{name}' cannot be saved as they are; use {PLAIN}")
+    return {name: kept}
+
+
+def _name(entry: Any) -> str:
+    if isinstance(entry, str):
+        if is_name(entry):
+            return entry
+        module, _, wrapper = entry.rpartition(".")
+        raise ValueError(f"write {module}:{wrapper}" if is_name(f"{module}:{wrapper}") else FORMS)
+    if not callable(entry):
+        raise ValueError(FORMS)
+    name = name_of(entry)
+    if name is None:
+        raise ValueError("it cannot be found again by a name; define the wrapper at the top of a module")
+    return name
+
+
+def _from_text(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ValueError(FORMS) from None

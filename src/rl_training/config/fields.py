@@ -1,0 +1,143 @@
+"""Dataclasses whose values are checked against their annotations, each problem with its remedy."""
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from os import PathLike
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from rl_training.config.env_wrappers import Wrappers, checked_wrappers
+from rl_training.config.schedules import Schedule, checked_schedule
+from rl_training.core.errors import ConfigError, did_you_mean
+
+LARGEST = 2**62
+"""Of whole numbers: sums and products of some of them still fit where they are computed."""
+
+
+class CheckedConfig:
+    """Mix-in for frozen dataclasses: every value is checked against its annotation when the object is made."""
+
+    def __post_init__(self) -> None:
+        problems = self._coerce_fields()
+        if problems:
+            raise ConfigError(problems)
+
+    def _coerce_fields(self) -> list[str]:
+        hints = get_type_hints(type(self))
+        problems = []
+        for item in fields(self):  # type: ignore[arg-type]  # always mixed into a dataclass
+            value = getattr(self, item.name)
+            try:
+                object.__setattr__(self, item.name, coerce(value, hints[item.name]))
+            except ValueError as error:
+                problems.append(f"{item.name} is {value!r}; {error}")
+                if item.default is not MISSING:  # so that the other checks can go on and report as well
+                    object.__setattr__(self, item.name, item.default)
+                elif item.default_factory is not MISSING:
+                    object.__setattr__(self, item.name, item.default_factory())
+        return problems
+
+    def not_positive(self, *names: str) -> list[str]:
+        """Return a problem for each named setting that is not above 0."""
+        return [f"{n} is {getattr(self, n)}; use a number above 0" for n in names if getattr(self, n) <= 0]
+
+    def negative(self, *names: str) -> list[str]:
+        """Return a problem for each named setting that is below 0."""
+        return [f"{n} is {getattr(self, n)}; use 0 or more" for n in names if getattr(self, n) < 0]
+
+    def outside(self, name: str, low: float, high: float) -> list[str]:
+        """Return a problem if the named setting is not in [low, high]."""
+        value = getattr(self, name)
+        return [] if low <= value <= high else [f"{name} is {value}; use a number from {low} to {high}"]
+
+    def bad_sizes(self, name: str) -> list[str]:
+        """Return a problem if the named list of layer widths is one no machine could build."""
+        sizes = getattr(self, name)
+        if len(sizes) <= 64 and all(1 <= size <= 2**14 for size in sizes):
+            return []
+        return [f"{name} is {list(sizes)}; use at most 64 widths from 1 to {2**14}"]
+
+
+def coerce(value: Any, annotation: Any) -> Any:
+    """Return `value` as the annotation wants it, or raise ValueError with the remedy.
+
+    Lenient only where YAML is loose: `3e-4` is a number for a float, `1e5` one for a count, a list is a tuple.
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    # nested settings check themselves
+    if annotation is Any or (isinstance(annotation, type) and issubclass(annotation, CheckedConfig)):
+        return value
+    if annotation == Schedule:
+        return checked_schedule(value)
+    if annotation == Wrappers:
+        return checked_wrappers(value)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        words = [word for item in arguments if get_origin(item) is Literal for word in get_args(item)]
+        if words and isinstance(value, str) and whole_number(value) is None:
+            if value in words:
+                return value
+            raise ValueError(f"use {' or '.join(words)}, or a whole number{did_you_mean(value, words)}")
+        return coerce(value, next(item for item in arguments if item is not type(None)))
+    if origin is Literal:
+        if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # what YAML reads for these words
+            return "on" if value else "off"
+        if value in arguments and isinstance(value, str):
+            return value
+        raise ValueError(
+            f"use one of {', '.join(map(str, arguments))}{did_you_mean(str(value), map(str, arguments))}"
+        )
+    if origin is tuple:
+        if isinstance(value, list | tuple):
+            return tuple(coerce(item, arguments[0]) for item in value)
+        raise ValueError("use a list")
+    if origin is dict:
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return dict(value)
+        raise ValueError("use a map")
+    return _coerce_scalar(value, annotation)
+
+
+def whole_number(value: Any) -> int | None:
+    """Return a count, also one that is written as 1e5 or 5000.0; None if it is none.
+
+    >>> whole_number("1e5"), whole_number(2.5)
+    (100000, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, int):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() and abs(number) <= 2**53 else None
+
+
+def _coerce_scalar(value: Any, wanted: type) -> Any:
+    if wanted is float:
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            try:
+                number = float(value)
+            except ValueError:
+                raise ValueError("use a number") from None
+            if number == number and abs(number) != float("inf"):
+                return number
+        raise ValueError("use a finite number")
+    if wanted is int:
+        whole = whole_number(value)
+        if whole is None:
+            raise ValueError("use a whole number such as 5000")
+        if abs(whole) > LARGEST:
+            raise ValueError(f"use a number of at most {LARGEST:,}")
+        return whole
+    if wanted is bool and not isinstance(value, bool):
+        raise ValueError("use true or false")
+    if wanted is str and not isinstance(value, str):
+        if isinstance(value, PathLike):
+            return str(value)
+        raise ValueError("use text")
+    return value

@@ -1,0 +1,70 @@
+"""What `preprocessing` asks for: which settings it has, and what those mean that are not given."""
+
+from dataclasses import dataclass, fields
+
+from rl_training.config.fields import CheckedConfig
+
+IMAGE_SETTINGS = ("image_size", "grayscale", "frame_stack")
+ATARI_SETTINGS = (
+    "noop_max", "frame_skip", "max_pool", "terminal_on_life_loss", "fire_reset", "clip_reward",
+)  # fmt: skip
+SETTINGS_OF: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "image": IMAGE_SETTINGS,
+    "atari": (*IMAGE_SETTINGS, *ATARI_SETTINGS),
+}
+"""Which settings each kind of preprocessing uses."""
+LIMITS = {"image_size": (1, 2048), "frame_stack": (1, 64), "noop_max": (0, 10_000), "frame_skip": (1, 64)}
+
+
+@dataclass(frozen=True)
+class Frames:
+    """How a frame of the environment becomes part of what a policy sees, with nothing left open."""
+
+    image_size: int | None
+    """Height and width in pixels; None leaves them as they are."""
+    grayscale: bool
+    stack: int
+    """How many frames, oldest first, make one observation."""
+
+
+USUAL_FRAMES = {
+    "none": Frames(image_size=None, grayscale=False, stack=1),
+    "image": Frames(image_size=None, grayscale=False, stack=1),
+    "atari": Frames(image_size=84, grayscale=True, stack=4),
+}
+"""What the image settings mean where they are not given."""
+
+
+def resolved_frames(
+    preprocessing: str, image_size: int | None, grayscale: bool | None, frame_stack: int | None
+) -> Frames:
+    """Return the image settings with the usual values in the place of those that are not given."""
+    usual = USUAL_FRAMES[preprocessing]
+    return Frames(
+        image_size=usual.image_size if image_size is None else image_size,
+        grayscale=usual.grayscale if grayscale is None else grayscale,
+        stack=usual.stack if frame_stack is None else frame_stack,
+    )
+
+
+def preprocessing_problems(config: CheckedConfig) -> list[str]:
+    """Return what is impossible in the settings above, and which of them are given and would not be read."""
+    chosen = {
+        item.name: getattr(config, item.name)
+        for item in fields(config)  # type: ignore[arg-type]  # always mixed into a dataclass
+        if item.name in SETTINGS_OF["atari"] and getattr(config, item.name) != item.default
+    }
+    kind: str = config.preprocessing  # type: ignore[attr-defined]  # the run's config has it
+    problems = []
+    for name, value in chosen.items():
+        if name not in SETTINGS_OF[kind]:
+            users = [user for user, names in SETTINGS_OF.items() if name in names]
+            problems.append(
+                f"{name} is {value}, but preprocessing '{kind}' has no use for it; leave it out, or set preprocessing "
+                f"to {' or '.join(users)}"
+            )
+    for name, (low, high) in LIMITS.items():
+        if name in chosen:
+            problems += config.outside(name, low, high)
+    return problems

@@ -1,0 +1,181 @@
+"""Config files by path, and presets by name from anywhere.
+
+A preset is a file of `configs/`, under its algorithm. The folder `zoo/` shows the same files again, under their family
+of environments: links in a checkout, copies in a wheel.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rl_training.core.errors import ConfigError, UserError, did_you_mean
+
+BENCHMARK = "benchmark"
+"""The name of a family's manifest, which is no preset."""
+SHORT = "short"
+"""The name of a family's second manifest, if there is one: what minutes or hours of one core are enough for."""
+NEAR = 0.7
+"""Share of letters that a name has to have in common with a preset's to be taken for it misspelt."""
+
+
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class About:
+    """Where a preset belongs and comes from, and what it reached."""
+
+    family: str = ""
+    """The group of environments it is listed under."""
+    summary: str = ""
+    """What it is."""
+    source: str = ""
+    """Where its settings come from."""
+    expected: str = NOT_MEASURED
+    """The scores that were measured, and on which seeds."""
+    needs: str = ""
+    """What must be installed besides the package."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a list tells of a preset, read without its algorithm."""
+
+    name: str
+    path: Path
+    algo: str
+    env_id: str
+    env_kwargs: Mapping[str, Any]
+    total_timesteps: int
+    about: About
+
+    @property
+    def task(self) -> str:
+        """What is played; see `task_name`."""
+        return task_name(self.env_id, self.env_kwargs)
+
+
+def task_name(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
+    """Return what people call an environment: its id without the module that makes it, and what it was given.
+
+    >>> task_name("my.games:mine/Grid-v0", {"game": "maze"})
+    'mine/Grid-v0 (game maze)'
+    """
+    name = env_id.rpartition(":")[2].removeprefix("rl_training/") if ":" in env_id else env_id
+    given = ", ".join(f"{key} {value}" for key, value in env_kwargs.items())
+    return f"{name} ({given})" if given else name
+
+
+def find_config(path: str | PathLike[str]) -> Path:
+    """Return the file at `path`, or the preset of that name, such as `configs/ppo/cartpole.yaml` or `ppo/cartpole`.
+
+    Names of the zoo, such as `zoo/classic/ppo_cartpole.yaml`, are known as well.
+    """
+    given = Path(path)
+    if given.is_file():
+        return given
+    name = preset_name(given.as_posix())
+    known = presets()
+    if name in known:
+        return known[name]
+    kind = "is a folder, not a config file" if given.is_dir() else "does not exist"
+    raise UserError(f"config {path} {kind}{did_you_mean(name, [*known, *zoo_names()], nearness=NEAR)}")
+
+
+def preset_name(given: str) -> str:
+    """Return the name under its algorithm of a preset that may be given under its family; others stay as they are."""
+    name = given.removeprefix("configs/").removesuffix(".yaml")
+    return zoo_names().get(name.removeprefix("zoo/"), name)
+
+
+def known_as(given: str) -> str | None:
+    """Return the name of a preset, also of one that is given by its file; a file of one's own is called by its path.
+
+    None if there is neither. A file comes before a preset of the same name, as everywhere.
+    """
+    name, known, file = preset_name(given), presets(), Path(given)
+    if file.is_file() and (name not in known or not file.samefile(known[name])):
+        return given
+    return name if name in known else None
+
+
+def presets() -> dict[str, Path]:
+    """Return all presets by name, such as `ppo/cartpole`."""
+    return {
+        preset.relative_to(folder).with_suffix("").as_posix(): preset
+        for folder in shipped("configs")
+        for preset in sorted(folder.rglob("*.yaml"))
+    }
+
+
+def zoo_names() -> dict[str, str]:
+    """Return the presets' names under their families, such as `classic/ppo_cartpole`, with those under algorithms."""
+    known = {zoo_stem(name): name for name in presets()}
+    return {
+        f"{link.parent.name}/{link.stem}": known[link.stem]
+        for folder in shipped("zoo")
+        for link in sorted(folder.glob("*/*.yaml"))
+        if link.stem in known
+    }
+
+
+def zoo_stem(name: str) -> str:
+    """Return the file name of a preset in its family.
+
+    >>> zoo_stem("ppo/breakout_atari")
+    'ppo_breakout'
+    """
+    return name.replace("/", "_").removesuffix("_atari")
+
+
+def read_presets() -> list[Preset]:
+    """Return all presets with what a list tells of them; reads plain YAML and imports nothing heavy."""
+    return [_read(name, path) for name, path in presets().items()]
+
+
+def _read(name: str, path: Path) -> Preset:
+    # the parser in C, if there is one: eighty files in forty milliseconds; `load_config` reads strictly
+    data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    about = about_of(data, name)
+    return Preset(
+        name, path, data["algo"], data["env_id"], data.get("env_kwargs", {}), data["total_timesteps"], about
+    )
+
+
+def shipped(name: str) -> list[Path]:
+    """Return the folders of this name that come with the package: beside its code, or at the root of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    return [folder for folder in (package / name, package.parents[1] / name) if folder.is_dir()]
+
+
+def about_of(data: Mapping[str, Any], source: str) -> About:
+    """Return the `about:` block of a config file; a key that nobody reads is refused, as it may be a misspelt one."""
+    given = data.get("about", {})
+    if not isinstance(given, Mapping):
+        raise ConfigError([f"about is {given!r}; use a map of words, such as 'summary: …'"], source)
+    known = [item.name for item in fields(About)]
+    problems = [
+        f"unknown key 'about.{key}'{did_you_mean(str(key), known)}" for key in given if key not in known
+    ]
+    problems += [
+        f"about.{key} is {value!r}; use words"
+        for key, value in given.items()
+        if key in known and not isinstance(value, str | int | float)
+    ]
+    if problems:
+        raise ConfigError(problems, source)
+    return About(**{key: str(value) for key, value in given.items()})
+
+
+def settings_of(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Return the settings of a config file, without what it says of itself, which is checked."""
+    if "presets" in data and "algo" not in data:
+        raise ConfigError(
+            [f"a manifest, and no config; rl-training benchmark {source} trains what it lists"], source
+        )
+    about_of(data, source)
+    return {key: value for key, value in data.items() if key != "about"}

@@ -1,0 +1,197 @@
+"""Schedules are functions of progress: nothing to step, nothing to save, exact on resume.
+
+A schedule says by which factor a setting is multiplied after a fraction of the run, and is written the same in YAML,
+in flags and in Python:
+
+- `constant`, `linear`, `cosine`: the factor stays 1, or falls from 1 to 0
+- `linear:0.1`, `cosine:0.1`: it goes from 1 to 0.1
+- `[[0, 1], [0.5, 0.1], [1, 0.01]]`: points (fraction, factor) with straight lines between them; a fraction that stands
+  there twice is a jump
+- `module:function`: a function of your own from the fraction, 0 to 1, to the factor
+"""
+
+import json
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import yaml
+
+from rl_training.config.object_paths import is_name, name_of, named_object
+from rl_training.core.errors import RunFault, UserError, did_you_mean
+
+ScheduleName: TypeAlias = Literal["constant", "linear", "cosine"]
+Points: TypeAlias = tuple[tuple[float, float], ...]
+Schedule: TypeAlias = str | Sequence[Sequence[float]] | Callable[[float], float]
+"""As a user gives it; once it is checked, a text or points."""
+
+NAMES: tuple[str, ...] = get_args(ScheduleName)
+FORMS = (
+    f"use {', '.join(NAMES)}, one with an end such as linear:0.1, a list of [fraction, factor] pairs, or "
+    "module:function"
+)
+TRIED = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Fractions that a function of the user's own is asked for before a run relies on it."""
+
+
+def interpolated(initial: float, final: float, fraction: float) -> float:
+    """Return the value on the straight line from `initial` to `final`; `fraction` is clamped to [0, 1]."""
+    fraction = min(max(fraction, 0.0), 1.0)
+    return initial + (final - initial) * fraction
+
+
+def scheduled(initial: float, schedule: Schedule, fraction: float) -> float:
+    """Return the value after `fraction` of the budget; that is clamped to [0, 1], as the last rollout may overshoot."""
+    return ScheduledSetting("the setting", initial, schedule).at(fraction)
+
+
+def checked_schedule(value: Any) -> str | Points:
+    """Return a schedule as it is saved, or raise ValueError with the remedy."""
+    if callable(value):
+        name = name_of(value)
+        if name is None:
+            raise ValueError(
+                "it cannot be found again by a name; define the function at the top of a module and give that"
+            )
+        return name
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = _from_text(value)
+    if isinstance(value, list | tuple):
+        return _checked_points(value)
+    if not isinstance(value, str):
+        raise ValueError(FORMS)
+    name, colon, end = value.partition(":")
+    if name in NAMES and colon:
+        _checked_end(name, end)
+    elif value not in NAMES and not is_name(value):
+        raise ValueError(f"{FORMS}{did_you_mean(name, NAMES)}")
+    return value
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """Return a schedule that was checked as one text, as a flag has it."""
+    return schedule if isinstance(schedule, str) else json.dumps(schedule)
+
+
+def function_name(schedule: object) -> str | None:
+    """Return the `module:function` that a schedule is, None for any other."""
+    is_function = isinstance(schedule, str) and is_name(schedule) and schedule.partition(":")[0] not in NAMES
+    return str(schedule) if is_function else None
+
+
+class ScheduledSetting:
+    """A setting and its schedule: `at(fraction)` is its value there.
+
+    A function of the user's own is imported and tried when this is made, so that a bad one ends no run.
+    """
+
+    def __init__(self, name: str, initial: float, schedule: Schedule) -> None:
+        self.name, self.initial = name, initial
+        checked = checked_schedule(schedule)
+        self.function = function_name(checked)
+        if self.function is None:
+            self.factor = _factor(checked)
+            return
+        self.factor = named_object(self.function, f"{name}_schedule")
+        if not callable(self.factor):
+            raise UserError(
+                f"{name}_schedule '{self.function}' is a {type(self.factor).__name__}, not a function"
+            )
+        for fraction in TRIED:
+            if (problem := self._asked(fraction)[1]) is not None:
+                raise UserError(problem)
+
+    def at(self, fraction: float) -> float:
+        """Return the value after this part of the budget, clamped to [0, 1]."""
+        fraction = min(max(fraction, 0.0), 1.0)
+        if self.function is None:
+            return self.initial * self.factor(fraction)
+        factor, problem = self._asked(fraction)
+        if problem is not None:
+            raise RunFault(problem)
+        return self.initial * factor
+
+    def _asked(self, fraction: float) -> tuple[float, str | None]:
+        """Return what a function of the user's own says, or what is wrong with it."""
+        begin = f"{self.name}_schedule '{self.function}'"
+        try:
+            said: Any = self.factor(fraction)
+        except Exception as error:
+            return 0.0, (
+                f"{begin} raised {type(error).__name__} at fraction {fraction:g}: {error}; it is called with the "
+                "fraction of the run, 0 to 1, and returns a factor"
+            )
+        try:
+            factor = math.nan if isinstance(said, str | bytes) else float(said)
+        except (TypeError, ValueError, OverflowError):
+            factor = math.nan
+        if not 0.0 <= factor < math.inf:
+            return 0.0, (
+                f"{begin} returned {said!r} at fraction {fraction:g}; let it return a finite factor of 0 or more"
+            )
+        return factor, None
+
+
+def _factor(schedule: str | Points) -> Callable[[float], float]:
+    if not isinstance(schedule, str):
+        return _piecewise(schedule)
+    name, _, end = schedule.partition(":")
+    final = float(end or 0.0)
+    if name == "linear":
+        return lambda fraction: (1.0 - fraction) + final * fraction
+    if name == "cosine":
+        return lambda fraction: _fallen(0.5 * (1.0 + math.cos(math.pi * fraction)), final)
+    return lambda fraction: 1.0
+
+
+def _fallen(part: float, final: float) -> float:
+    """Return what lies between 1, if all of `part` is left, and `final`, if nothing is."""
+    return part + final * (1.0 - part)
+
+
+def _piecewise(points: Points) -> Callable[[float], float]:
+    fractions, factors = zip(*points, strict=True)
+
+    def factor(fraction: float) -> float:
+        after = bisect_right(fractions, fraction)
+        if after in (0, len(fractions)):
+            return float(factors[0] if after == 0 else factors[-1])
+        begin, end = fractions[after - 1], fractions[after]
+        return interpolated(factors[after - 1], factors[after], (fraction - begin) / (end - begin))
+
+    return factor
+
+
+def _from_text(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ValueError("write it as [[0, 1], [0.5, 0.1]]") from None
+
+
+def _checked_points(value: Sequence[Any]) -> Points:
+    """Return points whose fractions rise from 0 to 1 and whose factors can be multiplied with."""
+    try:
+        points = tuple((float(fraction), float(factor)) for fraction, factor in value)
+    except (TypeError, ValueError):
+        raise ValueError("use a list of [fraction, factor] pairs such as [[0, 1], [0.5, 0.1]]") from None
+    fractions = [fraction for fraction, _ in points]
+    if len(points) < 2:
+        raise ValueError("use two [fraction, factor] pairs or more")
+    if not all(0.0 <= fraction <= 1.0 for fraction in fractions) or fractions != sorted(fractions):
+        raise ValueError("let the fractions, which come first in each pair, rise from 0 to 1")
+    if not all(0.0 <= factor < math.inf for _, factor in points):
+        raise ValueError("let the factors, which come second in each pair, be finite and 0 or more")
+    return points
+
+
+def _checked_end(name: str, end: str) -> None:
+    if name == "constant":
+        raise ValueError("constant has no end; use constant, or linear:0.1 and the like")
+    try:
+        factor = float(end)
+    except ValueError:
+        factor = math.nan
+    if not 0.0 <= factor < math.inf:
+        raise ValueError(f"give the end as a factor of 0 or more, such as {name}:0.1")

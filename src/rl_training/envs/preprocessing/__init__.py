@@ -1,0 +1,1 @@
+"""What turns raw frames into observations: images in general, Atari games in particular."""

@@ -1,0 +1,163 @@
+"""Atari games played by ale-py's own vector environment: threads instead of processes, one call for all games."""
+
+import importlib
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
+from rl_training.core.seeding import EPISODES, derived_seed
+from rl_training.core.types import Array
+from rl_training.envs.info_keys import CUT
+from rl_training.envs.preprocessing.atari import single_frames
+
+OF_THE_GAME = ("repeat_action_probability", "full_action_space")
+OF_THE_THREADS = ("num_threads", "thread_affinity_offset")
+UNDERSTOOD = (*OF_THE_GAME, *OF_THE_THREADS, "max_num_frames_per_episode", "frameskip")
+"""What `env_kwargs` may hold here; `frameskip` may be 1, as everywhere under this preprocessing."""
+NO_LIMIT = 2**31 - 1
+
+
+class NativeAtari(VectorEnv[Array, Array, Array]):
+    """N games with the meaning that `AtariPreprocessing` gives to one: observations [N, K * C, H, W], oldest first.
+
+    ale-py skips, pools and resizes; the rest is done here, because its own ways are others. It fills a stack with
+    zeros after a reset: here the first frame is repeated. It ends episodes at lost lives or says nothing of them:
+    here its count of lives is watched, a loss is told as a cut, and the step after it presses FIRE. At a time limit it
+    shows a frame mixed with an old one: so it is given none, and games are stopped here when they have lasted long
+    enough.
+
+    What remains different from one game at a time:
+
+    - At the end of a game its last observation comes again in the place of the final one. Nothing is learned from
+      what is seen after an end; after a time limit, where something is, the final observation is the true one.
+    - The step that reaches the time limit plays all its frames.
+    - A game begins with 0 to `noop_max - 1` no-ops, one less where FIRE follows.
+    - Where actions stick, the FIRE that begins a game does too, and one in four games of Breakout would wait without
+      a ball. So the first step presses it again, whatever the policy chose.
+    - Chance is ALE's own, and the state of a game cannot be set, so a run cannot be resumed in mid-game.
+
+    Autoreset is same-step. The observations returned are overwritten by the next step.
+    """
+
+    def __init__(self, config: TrainConfig, spec: EnvSpec, num_envs: int) -> None:
+        kwargs = _checked(config, spec)
+        frames = config.frames
+        assert frames.image_size is not None
+        self._games: Any = None
+        self.spec, self.num_envs = spec, num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self._cuts_at_life_loss = config.terminal_on_life_loss
+        self._frame_limit = kwargs.get("max_num_frames_per_episode") or NO_LIMIT
+        self._step_limit = config.max_episode_steps or NO_LIMIT
+        self._steps = np.zeros(num_envs, np.int64)
+        self._games = importlib.import_module("ale_py.vector_env").AtariVectorEnv(
+            kwargs["game"],
+            num_envs,
+            img_height=frames.image_size,
+            img_width=frames.image_size,
+            grayscale=frames.grayscale,
+            stack_num=1,
+            frameskip=config.frame_skip,
+            maxpool=config.max_pool,
+            noop_max=config.noop_max,
+            use_fire_reset=config.fire_reset,
+            reward_clipping=False,
+            max_num_frames_per_episode=NO_LIMIT,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            **{name: kwargs[name] for name in (*OF_THE_GAME, *OF_THE_THREADS) if name in kwargs},
+        )
+        meanings = [action.name for action in self._games.ale.get_action_set()]
+        self._presses_fire = config.fire_reset and "FIRE" in meanings
+        self._fire = meanings.index("FIRE") if self._presses_fire else 0
+        self._fires_twice = self._presses_fire and kwargs["repeat_action_probability"] > 0
+        self._channels = 1 if frames.grayscale else 3
+        shape = (frames.stack * self._channels, frames.image_size, frames.image_size)
+        self.single_observation_space = spaces.Box(0, 255, shape, np.uint8)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.single_action_space = self._games.single_action_space
+        self.action_space = self._games.action_space
+        self._stacks = np.zeros((num_envs, *shape), np.uint8)
+        self._lives = np.zeros(num_envs, np.int32)
+        self._fire_is_due = np.zeros(num_envs, np.bool_)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Begin new games everywhere; with a seed all games that follow are decided by it and the actions."""
+        super().reset(seed=seed)
+        seeds = None
+        if seed is not None:
+            # ALE's seeds have 31 bits
+            seeds = np.array([derived_seed(seed, EPISODES, i) >> 1 for i in range(self.num_envs)])
+        frames, said = self._games.reset(seed=seeds)
+        self._begin(np.ones(self.num_envs, np.bool_), frames, said["lives"])
+        return self._stacks, {}
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        """Play `frame_skip` frames of every game; one that is over begins anew at once."""
+        if self._fire_is_due.any():
+            actions = np.where(self._fire_is_due, self._fire, actions)
+        frames, score, terminated, _, said = self._games.step(actions)
+        # lives and frames of a game that is over are already those of the next one
+        lives = said["lives"]
+        self._steps += 1
+        truncated = (said["episode_frame_number"] >= self._frame_limit) | (
+            (self._steps >= self._step_limit) & ~terminated
+        )
+        ended = terminated | truncated
+        lost = (lives < self._lives) & ~terminated
+        self._push(frames)
+        if terminated.any():
+            self._stacks[terminated, -self._channels :] = self._channels_first(said["final_obs"])[terminated]
+        self._lives[:] = lives
+        self._fire_is_due[:] = lost & self._presses_fire
+        info: dict[str, Any] = {}
+        if self._cuts_at_life_loss and lost.any():
+            info = {CUT: lost & ~ended, "final_info": {CUT: lost & ended}}
+        if ended.any():
+            info["final_obs"] = self._stacks.copy()
+            if truncated.any():
+                frames, said = self._games.reset(options={"reset_mask": truncated})
+            self._begin(ended, frames, said["lives"])
+        return self._stacks, score.astype(np.float64), terminated, truncated, info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Let the games and their threads go."""
+        self._games = None
+
+    def _begin(self, rows: Array, frames: Array, lives: Array) -> None:
+        """Fill the stacks of the mask [N] with their first frames [N, 1, H, W] or [N, 1, H, W, 3]."""
+        first = self._channels_first(frames)[rows]
+        self._stacks[rows] = np.tile(first, (1, self._stacks.shape[1] // self._channels, 1, 1))
+        self._lives[rows] = lives[rows]
+        self._steps[rows] = 0
+        self._fire_is_due[rows] = self._fires_twice
+
+    def _push(self, frames: Array) -> None:
+        """Add the newest frames to the stacks and forget the oldest."""
+        self._stacks[:, : -self._channels] = self._stacks[:, self._channels :]
+        self._stacks[:, -self._channels :] = self._channels_first(frames)
+
+    def _channels_first(self, frames: Array) -> Array:
+        return frames if self._channels == 1 else np.moveaxis(frames[:, 0], 3, 1)
+
+
+def _checked(config: TrainConfig, spec: EnvSpec) -> dict[str, Any]:
+    """Return what the game is built with, if ale-py's vector environment can do all that is asked for."""
+    if not str(spec.vector_entry_point).startswith("ale_py"):
+        raise UserError(
+            f"preprocessing is 'atari', but environment '{config.env_id}' is no Atari game; use preprocessing image, "
+            "or none"
+        )
+    if others := sorted(config.env_kwargs.keys() - set(UNDERSTOOD)):
+        raise UserError(
+            f"env_kwargs has '{others[0]}', which ale-py's vector environment does not understand; leave it out, or "
+            "use env_backend 'sync' or 'async'"
+        )
+    return {**spec.kwargs, **single_frames(config.env_id, config.env_kwargs)}

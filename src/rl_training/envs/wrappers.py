@@ -1,0 +1,72 @@
+"""What is put around a single environment because the config asks for it."""
+
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import VectorWrapper
+from gymnasium.wrappers import TimeLimit
+
+from rl_training.config import TrainConfig
+from rl_training.config.env_wrappers import wrapper_calls
+from rl_training.config.object_paths import named_object
+from rl_training.core.errors import UserError
+
+Env = gymnasium.Env[Any, Any]
+
+
+def limited(env: Env, max_episode_steps: int) -> Env:
+    """Return an environment whose episodes are truncated after so many steps.
+
+    A time limit that is there is replaced where it stands, so that wrappers around it go on seeing one.
+    """
+    if isinstance(env, TimeLimit):
+        return TimeLimit(env.env, max_episode_steps)
+    layer = env
+    while isinstance(layer, gymnasium.Wrapper):
+        if isinstance(layer.env, TimeLimit):
+            layer.env = TimeLimit(layer.env.env, max_episode_steps)
+            return env
+        layer = layer.env
+    return TimeLimit(env, max_episode_steps)
+
+
+def wrapped(env: Env, config: TrainConfig) -> Env:
+    """Return an environment in the wrappers that the config names, the first of them innermost."""
+    for name, arguments in wrapper_calls(config.env_wrappers):
+        wrapper = _wrapper_class(name)
+        try:
+            outer = wrapper(env, **arguments)
+        except Exception as error:  # somebody's constructor may raise anything
+            called = f" with arguments {arguments}" if arguments else ""
+            raise UserError(
+                f"env_wrappers '{name}'{called} cannot be put around environment '{config.env_id}': "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if config.preprocessing == "atari" and _changes_observations(outer, env):
+            raise UserError(
+                f"env_wrappers '{name}' changes observations, but preprocessing 'atari' reads the screen itself; leave "
+                "it out, or use preprocessing image"
+            )
+        env = outer
+    return env
+
+
+def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
+    found = named_object(name, "env_wrappers")
+    if isinstance(found, type) and issubclass(found, gymnasium.Wrapper):
+        return found
+    if isinstance(found, type) and issubclass(found, VectorWrapper):
+        raise UserError(
+            f"env_wrappers '{name}' is for vectors of environments, and each single one is wrapped; take the wrapper "
+            "for single ones, such as those of gymnasium.wrappers"
+        )
+    kind = "class" if isinstance(found, type) else type(found).__name__
+    raise UserError(
+        f"env_wrappers '{name}' is a {kind}, but no gymnasium.Wrapper; let it be a class that is one"
+    )
+
+
+def _changes_observations(outer: Env, inner: Env) -> bool:
+    return (
+        isinstance(outer, gymnasium.ObservationWrapper) or outer.observation_space != inner.observation_space
+    )

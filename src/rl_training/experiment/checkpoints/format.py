@@ -1,0 +1,250 @@
+"""Checkpoints as folders of safetensors and JSON: nothing in them can run code.
+
+`step_<N>/` holds one `<group>.safetensors` per group of state (`model` is all that acting needs) and `manifest.json`
+with the config, the progress, everything that is not a tensor, and the size and hash of each file. A folder appears
+under its name only when it is complete and on disk.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import TrainConfig, config_from_dict
+from rl_training.core.errors import UserError
+from rl_training.core.spaces.as_data import space_from_data
+from rl_training.core.state import join_state, split_state
+from rl_training.core.types import EnvSpec, Progress, State
+from rl_training.experiment.checkpoints.stored_network import refuse_larger_network, with_flat_images
+from rl_training.experiment.checkpoints.tensor_files import read_tensors, write_tensors
+from rl_training.experiment.checkpoints.trust import imports_nothing, is_signed, sign_text
+from rl_training.experiment.files import read_json, refuse_strange_files, replace_folder, write_json
+from rl_training.version import __version__
+
+FORMAT_VERSION = 2
+"""Since 2, spaces are data; format 1, with their names only, is read for ever."""
+SPACES = ("observation_space", "action_space")
+FORGERIES = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError)
+"""What a file of anybody's making can cause where it is used."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was read back: verified, and with the tensors in their places."""
+
+    path: Path
+    config: TrainConfig
+    progress: Progress
+    state: dict[str, State]
+    facts: dict[str, Any]
+    """What the run wrote besides: spaces, evaluation, log positions, the best checkpoint, versions."""
+    spec: EnvSpec | None = None
+    """The spaces it acts in; None in format 1, where an environment must be built to know them."""
+    signed: bool = False
+    """Written by this user, and unchanged since."""
+
+    @property
+    def env_factory(self) -> bool:
+        """The environment was built by a function, of which nothing is known here."""
+        return bool(self.facts["env_factory"])
+
+
+def write_checkpoint(
+    folder: Path,
+    *,
+    config: TrainConfig,
+    progress: Progress,
+    state: Mapping[str, State],
+    facts: Mapping[str, Any],
+    signed: bool = False,
+    vouched: bool = True,
+) -> int:
+    """Write a checkpoint folder, complete under its name or not there at all; return its size in bytes.
+
+    `signed`: what is written was read from a checkpoint of this user's. Not `vouched` for: it names what somebody else
+    chose, and nobody has allowed.
+    """
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        # what was only passed on, such as a stranger's agent in an environment of ours, is not vouched for
+        signs = signed or (vouched and imports_nothing(config))
+        size = _write_content(temporary, config, progress, state, facts, signs)
+        replace_folder(temporary, folder)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return size
+
+
+def _write_content(
+    folder: Path,
+    config: TrainConfig,
+    progress: Progress,
+    state: Mapping[str, State],
+    facts: Mapping[str, Any],
+    signs: bool,
+) -> int:
+    files, plain, size = {}, {}, 0
+    for group, content in state.items():
+        tensors, plain[group] = split_state(content)
+        if tensors:
+            length, digest = write_tensors(folder / f"{group}.safetensors", tensors)
+            files[f"{group}.safetensors"] = {"size": length, "sha256": digest}
+            size += length
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "rl_training_version": __version__,
+        "config": config.to_dict(),
+        "progress": {"timesteps": progress.timesteps, "updates": progress.updates},
+        "facts": dict(facts),
+        "files": files,
+        "state": plain,
+    }
+    digest = manifest_hash(manifest)
+    signature = sign_text(digest) if signs else None
+    seal = {"sha256": digest} | ({"signature": signature} if signature is not None else {})
+    return size + write_json(folder / "manifest.json", manifest | seal)
+
+
+def manifest_hash(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of a manifest's content, whatever its layout, without the hash itself and its signature."""
+    content = {key: value for key, value in manifest.items() if key not in ("sha256", "signature")}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read and verify the checkpoint folder at `path`; what is damaged is named."""
+    refuse_strange_files(path)
+    manifest = _read_manifest(path)
+    with _fitting(f"checkpoint {path}: manifest.json"):
+        config = config_from_dict(manifest["config"], str(path / "manifest.json"))
+        counts = manifest["progress"]
+        progress = Progress(int(counts["timesteps"]), int(counts["updates"]), config.total_timesteps)
+        if progress.timesteps < 0 or progress.updates < 0:
+            raise ValueError("progress is negative")
+        tensors = {}
+        for name, entry in dict(manifest["files"]).items():
+            if Path(name).name != name or not name.endswith(".safetensors"):
+                raise UserError(f"checkpoint {path} names a file outside of it ({name!r})")
+            tensors[name.removesuffix(".safetensors")] = read_tensors(
+                path / name, entry["size"], entry["sha256"]
+            )
+        state = {
+            group: join_state(tensors.get(group, {}), plain) for group, plain in manifest["state"].items()
+        }
+        if "model" not in state:
+            raise ValueError("there is no model in it")
+        facts = _checked_facts(manifest["facts"])
+        spec = _saved_spec(path, facts["spaces"], config)
+        signed = is_signed(manifest["sha256"], manifest.get("signature"))
+        config = with_flat_images(config, state, spec)
+        if facts["algorithm"] is None:  # otherwise nobody but its class knows what it builds
+            refuse_larger_network(path, config, state, spec)
+        return Checkpoint(path, config, progress, state, facts, spec, signed)
+
+
+def _saved_spec(path: Path, saved: Mapping[str, Any], config: TrainConfig) -> EnvSpec | None:
+    """Return the spaces that are data; None for the names of format 1."""
+    if all(isinstance(entry, str) for entry in saved.values()):
+        return None
+    try:
+        observation, action = (space_from_data(saved[name]) for name in SPACES)
+    except UserError as error:
+        raise UserError(f"checkpoint {path}: {error}") from error
+    return EnvSpec(observation, action, config.num_envs, masked=config.use_action_masks == "on")
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    manifest = read_json(path / "manifest.json")
+    if not isinstance(manifest, dict) or "format_version" not in manifest:
+        raise UserError(f"{path / 'manifest.json'} is not a checkpoint's manifest")
+    version = manifest["format_version"]
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+        raise UserError(
+            f"checkpoint {path} has format {version!r}, this version of rl_training ({__version__}) reads formats 1 to "
+            f"{FORMAT_VERSION}; install a version that knows it"
+        )
+    with _fitting(f"checkpoint {path}: manifest.json"):
+        if manifest_hash(manifest) != manifest.get("sha256"):
+            raise UserError(f"{path / 'manifest.json'} is damaged: its hash differs from its content")
+    return manifest
+
+
+def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts with the types the rest of the code relies on; only `spaces` must be there."""
+    positions = {str(name): int(size) for name, size in facts.get("log_positions", {}).items()}
+    if min(positions.values(), default=0) < 0:
+        raise ValueError("a log position is negative")
+    best = facts.get("best_checkpoint")
+    if best is not None and step_of(best) < 0:
+        raise ValueError(f"best_checkpoint is {best!r}")
+    return {
+        "spaces": {name: facts["spaces"][name] for name in SPACES},
+        "env_factory": facts.get("env_factory") is True,
+        "surroundings": dict(facts.get("surroundings", {})),
+        "algorithm": None if facts.get("algorithm") is None else str(facts["algorithm"]),
+        "best_checkpoint": best,
+        "log_positions": positions,
+        "evaluation": _checked_evaluation(facts.get("evaluation")),
+        "replay": {str(kind): _checked_replay(entry) for kind, entry in facts.get("replay", {}).items()},
+    }
+
+
+def _checked_evaluation(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return an evaluation whose summary can be told."""
+    if entry is None:
+        return None
+    return dict(entry) | {
+        name: float(entry[name]) for name in ("mean_reward", "std_reward", "mean_ep_length")
+    }
+
+
+def _checked_replay(entry: Mapping[str, Any]) -> dict[str, Any]:
+    segments = [dict(segment) for segment in entry["segments"]]
+    return {
+        "total_rows": int(entry["total_rows"]),
+        "kept_rows": int(entry["kept_rows"]),
+        "segments": segments,
+    }
+
+
+@contextlib.contextmanager
+def _fitting(what: str) -> Iterator[None]:
+    """Turn whatever a forged or outdated file can cause into a sentence."""
+    try:
+        yield
+    except FORGERIES as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"{what} does not fit: {type(error).__name__}: {reason}; use another checkpoint"
+        ) from error
+
+
+def restoring(source: object) -> contextlib.AbstractContextManager[None]:
+    """Guard for putting a checkpoint's state into live objects; `source` is named if it does not fit."""
+    return _fitting(f"checkpoint {source}")
+
+
+@contextlib.contextmanager
+def fitting_weights(source: object) -> Iterator[None]:
+    """Guard for loading weights and statistics: a different shape means another environment or network."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{source} does not fit the environment's spaces or the network's settings: {reason}"
+        ) from error
+
+
+def step_of(name: str) -> int:
+    """Return N of a folder's name `step_<N>`, -1 of any other."""
+    number = name.removeprefix("step_")
+    sensible = name.startswith("step_") and number.isascii() and number.isdigit() and len(number) < 19
+    return int(number) if sensible else -1

@@ -1,0 +1,102 @@
+"""The replay data of a run: written in segments beside the checkpoints, listed in each manifest that needs it."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_training.core.errors import UserError
+from rl_training.experiment.checkpoints.segments import (
+    RowStorage,
+    SegmentStore,
+    prune_segments,
+    verify_segments,
+)
+from rl_training.experiment.files import read_json
+
+FOLDER = "replay"
+
+
+class ReplayFiles:
+    """Saves and restores the storages of one run's experience source; there are none for on-policy algorithms."""
+
+    def __init__(self, checkpoints: Path, storages: Mapping[str, RowStorage]) -> None:
+        self.checkpoints, self.storages = checkpoints, storages
+        self.folder = checkpoints / FOLDER
+        self._stores = {kind: SegmentStore(self.folder, _prefix(kind)) for kind in storages}
+        # by checkpoint: reading every manifest every time would be slow
+        self._listed: dict[str, list[Any]] = {}
+
+    @property
+    def bytes_written(self) -> int:
+        """What this process has written so far."""
+        return sum(store.bytes_written for store in self._stores.values())
+
+    def save(self, checkpoint: str) -> dict[str, Any]:
+        """Write what is new; return what the manifest of `checkpoint` must say."""
+        listed = {}
+        for kind, storage in self.storages.items():
+            listed[kind] = {
+                "total_rows": storage.total_rows,
+                "kept_rows": storage.kept_rows,
+                "segments": self._stores[kind].append(storage),
+            }
+        self._listed[checkpoint] = [entry["segments"] for entry in listed.values()]
+        return listed
+
+    def go_on_after(self, listed: Mapping[str, Any]) -> None:
+        """Count what a manifest of this run lists as written; `load_replay` has put its rows back."""
+        for kind, store in self._stores.items():
+            store.go_on_after(listed[kind]["segments"])
+
+    def prune(self) -> None:
+        """Delete the segments that no checkpoint in the folder needs."""
+        if not self.storages or not self.folder.is_dir():
+            return
+        names = {path.name for path in self.checkpoints.glob("step_*")}
+        self._listed = {name: listed for name, listed in self._listed.items() if name in names}
+        for name in names - set(self._listed):
+            self._listed[name] = _listed_in(self.checkpoints / name)
+        prune_segments(self.folder, [files for listed in self._listed.values() for files in listed])
+
+
+def load_replay(storages: Mapping[str, RowStorage], checkpoint: Path, listed: Mapping[str, Any]) -> None:
+    """Put back the rows that the manifest of a checkpoint lists; each file is read once, and verified as it is."""
+    for kind, storage in storages.items():
+        if kind not in listed:
+            raise UserError(f"{checkpoint} lists no {kind} of the replay buffer; use another checkpoint")
+        entry, store = listed[kind], SegmentStore(checkpoint.parent / FOLDER, _prefix(kind))
+        with _agent_is_whole(checkpoint):
+            store.restore(storage, entry["segments"], entry["total_rows"], entry["kept_rows"])
+
+
+def verify_replay(checkpoint: Path, listed: Mapping[str, Any]) -> None:
+    """Raise if replay data that a checkpoint needs is missing or damaged."""
+    for entry in listed.values():
+        with _agent_is_whole(checkpoint):
+            verify_segments(checkpoint.parent / FOLDER, entry["segments"])
+
+
+@contextlib.contextmanager
+def _agent_is_whole(checkpoint: Path) -> Iterator[None]:
+    """Add to a complaint about replay data what can still be done."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(
+            f"{error}; the agent in {checkpoint} is whole, so it can still act, and learn on with an empty buffer "
+            "after a save to another folder"
+        ) from error
+
+
+def _listed_in(checkpoint: Path) -> list[Any]:
+    try:
+        replay = read_json(checkpoint / "manifest.json")["facts"].get("replay", {})
+        return [entry["segments"] for entry in replay.values()]
+    except (UserError, KeyError, TypeError, AttributeError):  # damaged: it cannot be resumed from anyway
+        return []
+
+
+def _prefix(kind: str) -> str:
+    """Transitions are what a replay is about; other kinds carry their name."""
+    return "" if kind == "transitions" else kind

@@ -1,0 +1,199 @@
+"""Everything that the future of a run depends on: gathered into a checkpoint, and put back from one."""
+
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_training.algorithms.components import Parts, StatefulLearner
+from rl_training.config import TrainConfig
+from rl_training.core.errors import RunFault, UserError
+from rl_training.core.seeding import global_generators
+from rl_training.core.types import EnvSpec, Progress, State
+from rl_training.envs.stepper import VectorStepper
+from rl_training.experiment.agent import check_spaces
+from rl_training.experiment.building import Given, build_parts
+from rl_training.experiment.checkpoints.folders import forget_after, point, prune, read_newest
+from rl_training.experiment.checkpoints.format import Checkpoint, fitting_weights, restoring, write_checkpoint
+from rl_training.experiment.checkpoints.replay import ReplayFiles, load_replay
+from rl_training.experiment.faults import disk_fault
+from rl_training.experiment.logs.metadata import surroundings
+from rl_training.experiment.resources import refuse_too_large, size_text, tell_one_hots
+
+
+class Snapshots:
+    """The checkpoints of one run: `save` writes the next, `restore` brings the parts back to one.
+
+    Replay data is not among what is restored here: `load_replay` has done that before the run began.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        checkpoints: Path,
+        parts: Parts,
+        stepper: VectorStepper,
+        agent_facts: Mapping[str, Any],
+    ) -> None:
+        self.config, self.checkpoints, self.agent_facts = config, checkpoints, agent_facts
+        self.actor, self.learner, self.source, self.stepper = (
+            parts.actor,
+            parts.learner,
+            parts.source,
+            stepper,
+        )
+        self.replay = ReplayFiles(checkpoints, parts.source.storages)
+        self.last: Path | None = None
+        """The newest checkpoint."""
+        self.best: str | None = None
+        """The name of the best one."""
+        self.cost = {"time/checkpoint_seconds": 0.0, "time/checkpoint_bytes": 0.0}
+
+    def save(
+        self,
+        progress: Progress,
+        *,
+        trainer: State,
+        log_positions: Callable[[], dict[str, int]],
+        evaluation: dict[str, Any] | None,
+        best: bool,
+    ) -> None:
+        """Write a checkpoint, point to it, and delete what no kept one needs.
+
+        `log_positions` tells how long the metric files are, after making sure that they are on disk.
+        """
+        started, written = time.monotonic(), self.replay.bytes_written
+        name = f"step_{progress.timesteps}"
+        if best:
+            self.best = name
+        state: dict[str, State] = checked_state(self.learner, f"checkpoint {name} was not written") | {
+            "source": self.source.state_dict(),
+            "trainer": trainer,
+            "envs": self.stepper.state_dict(),
+            "generators": global_generators(),
+        }
+        facts = {
+            **self.agent_facts,
+            "evaluation": evaluation,
+            "best_checkpoint": self.best,
+            "surroundings": surroundings(self.config),
+        }
+        try:
+            self.checkpoints.mkdir(exist_ok=True)
+            facts["log_positions"] = log_positions()
+            facts["replay"] = self.replay.save(name)  # first: a manifest lists only what is there
+            folder = self.checkpoints / name
+            size = write_checkpoint(folder, config=self.config, progress=progress, state=state, facts=facts)
+            point(self.checkpoints, "last", name)
+            if best:
+                point(self.checkpoints, "best", name)
+            prune(self.checkpoints, self.config.keep_checkpoints)
+            self.replay.prune()
+        except OSError as error:
+            raise disk_fault(error, f"checkpoint {name}", self.checkpoints.parent) from error
+        self.last = folder
+        self.cost["time/checkpoint_seconds"] += time.monotonic() - started
+        self.cost["time/checkpoint_bytes"] += size + self.replay.bytes_written - written
+
+    def restore(self, checkpoint: Checkpoint, *, own: bool) -> list[int]:
+        """Put the state of a checkpoint, the run's `own` or another's, into the parts and the environments.
+
+        Return the environments that did not come back to where they were. Nothing on disk is touched.
+        """
+        state = checkpoint.state
+        trained = checkpoint.spec or checkpoint.facts["spaces"]
+        check_spaces(f"checkpoint {checkpoint.path}", self.config, self.stepper.spec, trained)
+        with fitting_weights(checkpoint.path):
+            self.learner.load_state_dict(state)
+        if "trainer" not in state:  # saved by hand: what was learned, and perhaps where the environments were
+            self.stepper.resume(self._fitting_envs(state))
+            return []
+        if own or _brings_replay(checkpoint, self.source.storages):
+            self.source.load_state_dict(state["source"])
+        self.stepper.change_seed(checkpoint.progress.timesteps)
+        lost = self.stepper.resume(self._fitting_envs(state))
+        self.source.forget(lost)
+        self.actor.explorer.forget(lost)
+        if lost and own and self.stepper.resumable:
+            warnings.warn(
+                f"environments {lost} are not deterministic: replaying their actions led elsewhere. They go on with a "
+                "fresh episode, so this run is not the same as if it had not been interrupted",
+                stacklevel=2,
+            )
+        return lost
+
+    def _fitting_envs(self, state: dict[str, State]) -> State:
+        """Return the saved environments, nothing if their number was another."""
+        envs = state.get("envs", {})
+        return envs if len(envs.get("episodes", ())) == self.stepper.spec.num_envs else {}
+
+    def go_on_after(self, checkpoint: Checkpoint) -> None:
+        """Make the run's folder what it was when the checkpoint was written: what came after it is made anew."""
+        self.last, self.best = checkpoint.path, checkpoint.facts["best_checkpoint"]
+        forget_after(self.checkpoints, checkpoint.path.name)
+        point(self.checkpoints, "last", checkpoint.path.name)
+        if self.best is not None and (self.checkpoints / self.best).is_dir():
+            point(self.checkpoints, "best", self.best)
+        self.replay.go_on_after(checkpoint.facts["replay"])
+        self.replay.prune()
+
+
+def checked_state(learner: StatefulLearner, consequence: str) -> dict[str, State]:
+    """Return the state of a learner; what is not finite is not worth keeping, and its predecessor is."""
+    culprit = learner.not_finite()
+    if culprit is not None:
+        raise RunFault(f"{consequence}: '{culprit}' holds a number that is not finite")
+    return learner.state_dict()
+
+
+def parts_with_replay(
+    config: TrainConfig,
+    spec: EnvSpec,
+    given: Given,
+    checkpoint: Checkpoint | None,
+    *,
+    own: bool = False,
+    fall_back_in: Path | None = None,
+    notice: Callable[[str], None] | None = None,
+) -> tuple[Parts, Checkpoint | None]:
+    """Return new parts with the replay data of a checkpoint in them, and the checkpoint.
+
+    With `notice`, the size of the buffer is told, and one that does not fit into memory is refused before it is filled.
+    A run that goes on has its `own`; if that is damaged, an older checkpoint in the folder `fall_back_in` is taken.
+    """
+    if notice is not None:
+        tell_one_hots(config, spec, notice)
+    parts = build_parts(config, spec, given)
+    needed = parts.source.nbytes
+    if notice is not None and parts.source.storages:
+        refuse_too_large(needed, "the replay buffer", "use a smaller buffer_size")
+        notice(f"the replay buffer takes {size_text(needed)} of memory when full")
+    elif notice is not None:
+        refuse_too_large(needed, "a rollout", "use fewer num_steps or num_envs")
+    while checkpoint is not None and (own or _brings_replay(checkpoint, parts.source.storages)):
+        try:
+            with restoring(checkpoint.path):
+                load_replay(parts.source.storages, checkpoint.path, checkpoint.facts["replay"])
+            break
+        except UserError as damage:
+            if fall_back_in is None:
+                raise
+            checkpoint = older_than(checkpoint, fall_back_in, damage)
+            parts = build_parts(config, spec, given)
+    return parts, checkpoint
+
+
+def older_than(checkpoint: Checkpoint, run_dir: Path, damage: UserError) -> Checkpoint:
+    """Return the newest older checkpoint of a run, and warn of the damage; raise that, if there is none."""
+    try:
+        older = read_newest(run_dir, before=checkpoint.path.name)
+    except UserError:
+        raise damage from None
+    warnings.warn(f"{damage}; going back to {older.path.name}", stacklevel=3)
+    return older
+
+
+def _brings_replay(checkpoint: Checkpoint, storages: Mapping[str, Any]) -> bool:
+    """Tell whether a checkpoint of another run has what this one's buffers hold; an agent saved by hand has not."""
+    return bool(checkpoint.facts["replay"]) or not storages

@@ -1,0 +1,194 @@
+"""What a run would find out about an environment, before there is one: every problem at once, and what to know."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+
+from rl_training.algorithms import ALGORITHMS, refuse_actions
+from rl_training.algorithms.components import BuildContext
+from rl_training.config import TrainConfig
+from rl_training.config.env_wrappers import Wrappers
+from rl_training.core.errors import RunFault, UserError
+from rl_training.core.seeding import callers_generators_kept
+from rl_training.core.spaces.layout import action_layout, observation_leaves, space_text
+from rl_training.core.types import EnvSpec
+from rl_training.envs.determinism import inspect, random_action
+from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
+from rl_training.envs.observations import nested_leaves
+from rl_training.experiment.building import Given, with_masks
+
+EPISODES, MAX_STEPS = 5, 1_000
+"""What is played with random actions."""
+LARGE_RETURN = 1_000.0
+
+
+@dataclass
+class EnvReport:
+    """What was found: `problems` would end a run or make it meaningless, `remarks` are worth knowing."""
+
+    name: str
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    facts: dict[str, str] = field(default_factory=dict)
+    algorithms: list[str] = field(default_factory=list)
+    """Those that take its actions."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing stands in the way of a run."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        width = max((len(name) for name in self.facts), default=0)
+        lines = [self.name, *(f"  {name:<{width}}  {value}" for name, value in self.facts.items())]
+        lines += [f"remark: {text}" for text in self.remarks]
+        lines += [f"problem: {text}" for text in self.problems]
+        return "\n".join([*lines, "ok" if self.ok else f"{len(self.problems)} problem(s)"])
+
+
+def check_env(
+    env: "gymnasium.Env[Any, Any] | EnvFactory | str",
+    env_kwargs: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    *,
+    env_wrappers: Wrappers = (),
+    max_episode_steps: int | None = None,
+) -> EnvReport:
+    """Return what is wrong with an environment, and what to know of it; nothing is written.
+
+    `env` is an id, a function that builds one, or one itself, which then cannot be compared with a fresh one.
+    """
+    instance = env if isinstance(env, gymnasium.Env) else None
+    factory: EnvFactory | None = None
+    if instance is not None:
+        factory = lambda **kwargs: instance  # noqa: E731
+    elif not isinstance(env, str):
+        factory = checked_factory(env)
+    name = env if isinstance(env, str) else type(instance.unwrapped if instance else env).__name__
+    name = getattr(env, "__name__", name) if factory is not None and instance is None else name
+    report = EnvReport(str(name))
+    config = TrainConfig(
+        algo="ppo",
+        env_id=report.name,
+        env_kwargs=dict(env_kwargs or {}),
+        env_wrappers=env_wrappers,
+        max_episode_steps=max_episode_steps,
+        seed=seed,
+        num_envs=1,
+    )
+    try:
+        with callers_generators_kept():
+            _examine(report, config, factory, alone=instance is not None)
+    except (UserError, RunFault) as error:
+        report.problems.append(str(error))
+    return report
+
+
+def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None, *, alone: bool) -> None:
+    env = make_vector_env(config, 1, factory=factory, backend="sync")
+    assert isinstance(env, SyncVectorEnv)
+    space, actions = env.single_observation_space, env.single_action_space
+    if not alone:
+        env.close()
+    context = BuildContext(EnvSpec(space, actions, num_envs=1), seed=0)
+    for check in (
+        lambda: observation_leaves(space),
+        lambda: action_layout(actions),
+        lambda: None if report.problems else context.encoding(config.algorithm),
+    ):
+        try:
+            check()
+        except UserError as error:
+            report.problems.append(str(error))
+    if report.problems:
+        return
+    report.facts |= {"observations": space_text(space), "actions": space_text(actions)}
+    report.algorithms = [name for name, face in ALGORITHMS.items() if _takes(face, actions)]
+    report.facts["algorithms"] = ", ".join(report.algorithms)
+    masks: list[str] = []
+    config = with_masks(config, Given(factory=factory), masks.append)
+    report.remarks += masks
+    env = make_vector_env(config, 1, factory=factory, backend="sync")
+    assert isinstance(env, SyncVectorEnv)
+    try:
+        _play(report, env, masked=config.use_action_masks == "on")
+    finally:
+        if not alone:
+            env.close()
+    if alone:
+        report.remarks.append(
+            "one environment was given: give what builds it to have it compared with a fresh one"
+        )
+        return
+    finding = inspect(config, factory)
+    report.remarks += [f"it {problem}: a resumed run may not be exact" for problem in finding.problems]
+    if finding.rebuild:
+        cost = finding.seconds_per_rebuild * 1000
+        report.remarks.append(
+            f"it keeps something across resets, and is built anew for every episode ({cost:.2g} ms)"
+        )
+    if not finding.problems:
+        report.facts["deterministic"] = "yes, under a seed"
+
+
+def _takes(face: Any, actions: Any) -> bool:
+    try:
+        refuse_actions(face, actions)
+    except UserError:
+        return False
+    return True
+
+
+def _play(report: EnvReport, env: SyncVectorEnv, *, masked: bool) -> None:
+    """Play some episodes by chance; note lengths, rewards, bounds and time."""
+    returns, lengths, rewards = list[float](), list[int](), list[float]()
+    outside, seconds, ended = False, 0.0, 0
+    env.action_space.seed(0)
+    env.single_action_space.seed(0)
+    obs, info = env.reset()
+    total, length = 0.0, 0
+    while len(returns) < EPISODES:
+        action = random_action(env, obs, info, masked=masked)
+        before = time.perf_counter()
+        obs, reward, terminated, truncated, info = env.step(action)
+        seconds += time.perf_counter() - before
+        numbers = [np.asarray(leaf, np.float64) for _, leaf in nested_leaves(obs)] + [np.asarray(reward)]
+        if not all(np.isfinite(part).all() for part in numbers):
+            raise RunFault(
+                f"it gave a number that is not finite after {sum(lengths) + length + 1} steps by chance"
+            )
+        outside = outside or not env.observation_space.contains(obs)
+        rewards.append(float(reward[0]))
+        total, length = total + rewards[-1], length + 1
+        over = bool(terminated[0] or truncated[0])
+        if over or length == MAX_STEPS:
+            ended += over
+            returns.append(total)
+            lengths.append(length)
+            total, length = 0.0, 0
+            if not over:
+                obs, info = env.reset()
+    report.facts |= {
+        "episodes by chance": f"{min(lengths)} to {max(lengths)} steps, return {np.mean(returns):.4g}",
+        "rewards": f"{min(rewards):.4g} to {max(rewards):.4g}",
+        "step": f"{seconds / sum(lengths) * 1e6:,.0f} µs",
+    }
+    spec = env.envs[0].spec
+    limit = spec.max_episode_steps if spec is not None else None
+    report.facts["time limit"] = f"{limit:,} steps" if limit else "none that Gymnasium knows of"
+    if not ended and limit is None:
+        report.remarks.append(
+            f"no episode ended within {MAX_STEPS:,} steps, and there is no time limit: --max-episode-steps 1000 gives "
+            "one"
+        )
+    if outside:
+        report.remarks.append(
+            "an observation lay outside of its space's bounds; nothing but images relies on them"
+        )
+    if max(abs(value) for value in returns) > LARGE_RETURN:
+        report.remarks.append("returns are large: --normalize-reward, for most algorithms")

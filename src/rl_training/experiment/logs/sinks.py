@@ -1,0 +1,237 @@
+"""Metric files: one row per log interval, the same in JSON lines, CSV, TensorBoard and a tracker."""
+
+import contextlib
+import csv
+import importlib.util
+import io
+import json
+import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError, text_of
+from rl_training.core.types import Progress
+from rl_training.experiment.faults import disk_fault
+from rl_training.experiment.files import unshare, write_text
+from rl_training.experiment.logs.rows import is_metrics_row, read_rows
+from rl_training.experiment.logs.tensorboard import TensorBoardWriter
+from rl_training.runtime.callbacks import Callback
+
+WALL_CLOCK = ("time/fps", "time/time_elapsed", "time/checkpoint_seconds", "time/checkpoint_bytes")
+"""Columns that differ between two runs of the same seed."""
+EVENTS = "tensorboard/events.out.tfevents.scalars"
+
+
+class Sink(Protocol):
+    """Somewhere rows go."""
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class JsonLines:
+    """`metrics.jsonl`: the record the others can be made from. Numbers JSON cannot hold become null."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        """Append one line."""
+        self._file.write(json.dumps(_finite(metrics)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class CsvTable:
+    """`metrics.csv`: a new column, such as the first evaluation's, rewrites the file with a wider header."""
+
+    def __init__(self, path: Path, rows: Sequence[dict[str, Any]] = ()) -> None:
+        self.path = path
+        self._columns: list[str] = []
+        self._file: io.TextIOWrapper | None = None
+        self._rewrite(list(rows))
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        """Append one line."""
+        if any(name not in self._columns for name in metrics):
+            with self.path.open(encoding="utf-8", newline="") as file:
+                self._rewrite([*csv.DictReader(file), _finite(metrics)])
+            return
+        assert self._file is not None
+        csv.DictWriter(self._file, self._columns, lineterminator="\n").writerow(_finite(metrics))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
+        self.close()
+        self._columns += [
+            name for name in dict.fromkeys(n for row in rows for n in row) if name not in self._columns
+        ]
+        table = io.StringIO()
+        writer = csv.DictWriter(table, self._columns, lineterminator="\n")
+        if rows:
+            writer.writeheader()
+            writer.writerows(rows)
+        write_text(self.path, table.getvalue())
+        self._file = self.path.open("a", encoding="utf-8", newline="")
+
+
+class WandbTracker:
+    """Weights & Biases; `WANDB_MODE=offline` keeps everything in the run folder."""
+
+    def __init__(self, run_dir: Path, config: TrainConfig) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise UserError(
+                "track is 'wandb', but it is not installed; pip install 'rl-training[wandb]'"
+            ) from error
+        try:
+            self._run: Any = wandb.init(
+                project="rl_training",
+                name=run_dir.name,
+                dir=str(run_dir),
+                config=config.to_dict(),
+                reinit="create_new",
+            )
+        except Exception as error:  # no network, no account: whatever it is, the user can leave it out
+            raise UserError(f"wandb cannot be started: {error}; mend that, or use track 'none'") from error
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        """Send one row; a tracker that fails is left alone from then on, as it is not worth a run."""
+        if self._run is None:
+            return
+        try:
+            self._run.log(metrics, step=timesteps)
+        except Exception as error:
+            self._run = None
+            warnings.warn(f"wandb failed and gets no more rows: {error}", stacklevel=2)
+
+    def close(self) -> None:
+        """Finish the tracked run."""
+        if self._run is None:
+            return
+        try:
+            self._run.finish()
+        except Exception as error:
+            warnings.warn(f"wandb could not be finished: {error}", stacklevel=2)
+
+
+class MetricFiles:
+    """All sinks of a run. `positions` says how long the files are; opened with positions, what follows them is cut."""
+
+    def __init__(self, run_dir: Path, config: TrainConfig, positions: Mapping[str, int]) -> None:
+        self.paths = {name: run_dir / name for name in ("metrics.jsonl", "evaluations.jsonl", EVENTS)}
+        (run_dir / EVENTS).parent.mkdir(exist_ok=True)
+        for name, path in self.paths.items():
+            path.touch()
+            unshare(path)
+            _cut(path, positions.get(name, 0))
+        tracker: dict[str, Sink] = {"wandb": WandbTracker(run_dir, config)} if config.track == "wandb" else {}
+        table = CsvTable(run_dir / "metrics.csv", read_rows(self.paths["metrics.jsonl"], is_metrics_row))
+        lines, events = JsonLines(self.paths["metrics.jsonl"]), TensorBoardWriter(self.paths[EVENTS])
+        self.run_dir = run_dir
+        self.sinks: dict[str, Sink] = {
+            "metrics.jsonl": lines,
+            "metrics.csv": table,
+            EVENTS: events,
+            **tracker,
+        }
+
+    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+        """Write one row everywhere."""
+        for name, sink in self.sinks.items():
+            try:
+                sink.log(metrics, timesteps)
+            except OSError as error:
+                raise disk_fault(error, name, self.run_dir) from error
+
+    def positions(self) -> dict[str, int]:
+        """Return the lengths of the files, after making sure that they are on disk."""
+        found = {}
+        for name, path in self.paths.items():
+            try:
+                found[name] = _synced_size(path)
+            except OSError as error:
+                raise disk_fault(error, name, self.run_dir) from error
+        return found
+
+    def close(self) -> None:
+        """Close all files; a full disk was reported already."""
+        for sink in self.sinks.values():
+            with contextlib.suppress(OSError):
+                sink.close()
+
+
+class EvaluationLog(Callback):
+    """Appends every evaluation, with all its episodes, to `evaluations.jsonl`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        """Append one line."""
+        try:
+            with self.path.open(
+                "r+", encoding="utf-8"
+            ) as file:  # not "a", which would hide that it was deleted
+                file.seek(0, os.SEEK_END)
+                file.write(json.dumps({"timesteps": progress.timesteps, **summary}) + "\n")
+        except OSError as error:
+            raise disk_fault(error, self.path.name, self.path.parent) from error
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+def check_tracker(config: TrainConfig) -> None:
+    """Refuse a tracker that is not installed, or has no key, before anything is made."""
+    if config.track != "wandb":
+        return
+    if importlib.util.find_spec("wandb") is None:
+        raise UserError("track is 'wandb', but it is not installed; pip install 'rl-training[wandb]'")
+    if os.environ.get("WANDB_MODE", "online") not in ("online", "shared"):
+        return
+    import wandb
+
+    try:
+        wandb.login(verify=False)  # asks in a terminal, and raises elsewhere
+    except Exception as error:
+        raise UserError(
+            f"wandb has no key ({text_of(error)}); set WANDB_API_KEY, use 'wandb login', WANDB_MODE=offline or track "
+            "'none'"
+        ) from error
+
+
+def _cut(path: Path, size: int) -> None:
+    if path.stat().st_size < size:
+        warnings.warn(
+            f"{path} is shorter than when the checkpoint was written: rows are missing", stacklevel=3
+        )
+        size = _end_of_last_row(path)
+    os.truncate(path, size)
+
+
+def _end_of_last_row(path: Path) -> int:
+    """Return where a JSON-lines file ends without its torn last row, to which the next one would be glued."""
+    if path.suffix != ".jsonl":
+        return path.stat().st_size
+    return path.read_bytes().rfind(b"\n") + 1
+
+
+def _synced_size(path: Path) -> int:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_size

@@ -1,0 +1,74 @@
+"""One run in detail: what was set other than usual, what happened, and which checkpoints there are.
+
+Brings torch, as the usual settings are known to the algorithms.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from rl_training.config import TrainConfig, algorithm_config_class
+from rl_training.experiment.checkpoints.folders import POINTERS, pointed
+from rl_training.experiment.checkpoints.format import step_of
+from rl_training.experiment.records.read import RunRecord, flattened, scalars
+from rl_training.experiment.records.search import row_of
+
+IDENTITY = ("algo", "env_id", "seed", "total_timesteps", "output_dir")
+"""Settings that have no usual value, or are told anyway."""
+
+
+def describe(run: RunRecord) -> dict[str, Any]:
+    """Return what a person wants to know of a run, as plain data."""
+    told = ("arguments", "versions", "machine", "update_path", "started_from", "stop_reason", "error")
+    return row_of(run) | {
+        "last_evaluation": scalars(run.evaluations[-1]) if run.evaluations else None,
+        "resumes": _length(run.metadata.get("resumes")),
+        "restarts": _length(run.metadata.get("restarts")),
+        **{name: run.told(name) for name in told},
+        "changed_settings": changed_settings(run),
+        "checkpoints": _checkpoints(run.path / "checkpoints"),
+        "replay_bytes": size_of(run.path / "checkpoints" / "replay"),
+        "bytes": size_of(run.path),
+    }
+
+
+def changed_settings(run: RunRecord) -> dict[str, Any]:
+    """Return the settings that are not what this version of the package has by default."""
+    usual: dict[str, Any] = {}
+    if run.algo is not None and algorithm_config_class(run.algo) is not None:
+        usual = flattened(TrainConfig(algo=run.algo, env_id="CartPole-v1").to_dict())
+    return {
+        name: value
+        for name, value in run.config.items()
+        if name not in IDENTITY and (name not in usual or value != usual[name])
+    }
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files below a folder; links are not followed, and what vanishes meanwhile is nothing."""
+    total = 0
+    for path, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(path, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def _checkpoints(folder: Path) -> list[dict[str, Any]]:
+    """Return the checkpoints, oldest first, and which of them `last` and `best` name."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    pointers = {pointer: pointed(folder, pointer) for pointer in POINTERS}
+    return [
+        {
+            "name": name,
+            "bytes": size_of(folder / name),
+            "called": [pointer for pointer, target in pointers.items() if target == name],
+        }
+        for name in sorted((name for name in names if step_of(name) >= 0), key=step_of)
+    ]
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, list) else 0

@@ -1,0 +1,320 @@
+"""What a run folder tells of its run, read without torch: a few small files, and none of them trusted.
+
+Everything that lists, compares or exports runs reads them here. A folder that is no run, or is a damaged one, has a
+record as well, which says so in words.
+"""
+
+import contextlib
+import io
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from rl_training.config.strict_yaml import read_yaml
+from rl_training.core.errors import UserError, printable, readable
+from rl_training.experiment.checkpoints.locking import is_held
+from rl_training.experiment.files import read_json, read_plain
+from rl_training.experiment.logs.rows import (
+    STEP,
+    count_of,
+    is_evaluation,
+    is_metrics_row,
+    last_row,
+    parse_rows,
+)
+from rl_training.experiment.records.scores import score_of
+
+ENDED = ("finished", "stopped", "paused", "failed", "interrupted")
+STATUSES = ("running", *ENDED, "abandoned", "damaged")
+"""`stopped` is an early stop; `abandoned` one that calls itself running while no process holds its lock."""
+DONE = ("finished", "stopped")
+"""What needs no more training: the budget is spent, or the run has stopped itself early."""
+NO_RUN = "not a run"
+TRACES = {".origin.json", ".lock", "metadata.json", "metrics.jsonl", "evaluations.jsonl"}
+"""What a run leaves beside its config."""
+SCALARS = (str, int, float, bool, NoneType)
+Evaluation = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run, or a folder that is none; what is not known is None."""
+
+    path: Path
+    name: str
+    """The folder's name, with the folders above it that were searched."""
+    status: str
+    """One of `STATUSES`, or `not a run`."""
+    problem: str | None = None
+    """What is wrong with the folder, in words."""
+    algo: str | None = None
+    env_id: str | None = None
+    seed: int | None = None
+    timesteps: int | None = None
+    """Steps made so far, as far as they were logged."""
+    total_timesteps: int | None = None
+    score: float | None = None
+    """See `SCORE_RULE`."""
+    best: float | None = None
+    """See `BEST_RULE`."""
+    started: datetime | None = None
+    finished: datetime | None = None
+    num_evaluations: int = 0
+    num_damaged: int = 0
+    """Rows of evaluations that are left out."""
+    metadata: dict[str, Any] = field(default_factory=dict, repr=False)
+    """`metadata.json` as it is."""
+    written: bytes = field(default=b"", repr=False)
+    """`evaluations.jsonl` as it is: thousands of runs would be millions of numbers."""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder is a run, be it a damaged one."""
+        return self.status != NO_RUN
+
+    def told(self, name: str) -> Any:
+        """Return an entry of the metadata that is a number, a text, or a list or map of such; None in place of others.
+
+        A damaged file may hold anything, as deep as it likes.
+        """
+        value = self.metadata.get(name)
+        if isinstance(value, dict):
+            return scalars(value)
+        if isinstance(value, list):
+            return [part for part in value if isinstance(part, SCALARS)]
+        return value if isinstance(value, SCALARS) else None
+
+    @cached_property
+    def evaluations(self) -> list[Evaluation]:
+        """The evaluations, with the return of every episode; damaged rows are left out."""
+        return _parsed(self.written)[0]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """Every setting, those of the algorithm beside the others, and `env_kwargs.x` for x within a map.
+
+        Read when it is asked for, as YAML takes long; nothing if it cannot be read.
+        """
+        try:
+            return flattened(read_settings(self.path))
+        except UserError:
+            return {}
+
+
+def scalars(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers and texts of a map, without lists and maps in it."""
+    return {key: part for key, part in values.items() if isinstance(part, SCALARS)}
+
+
+def read_run(path: Path, name: str | None = None) -> RunRecord:
+    """Return the record of a folder, whatever it is."""
+    name = printable(name if name is not None else path.name or path)
+    try:
+        files = set(os.listdir(path))
+    except (OSError, ValueError) as error:  # the latter of names that no disk has
+        problem = error.strerror if isinstance(error, OSError) else error
+        return RunRecord(path, name, NO_RUN, f"cannot be read: {problem}")
+    if not files:
+        return RunRecord(path, name, NO_RUN, "empty")
+    problems: list[str] = []
+    held = is_held(path)  # before the metadata, which a run writes before it lets go
+    metadata = _metadata(path, files, problems)
+    known = _identity(path, files, metadata, problems)
+    if known is None:
+        return RunRecord(path, name, NO_RUN, _what_else(files, problems))
+    written = _written(path, files, problems)
+    rows, damaged = _parsed(written)
+    if damaged:
+        problems.append(f"evaluations.jsonl: {len(damaged)} damaged row(s) left out")
+    returns = [float(row["mean_reward"]) for row in rows]  # the rows themselves are let go of
+    status, remark = _status(path, files, metadata, held)
+    problem = "; ".join([*([remark] if remark else []), *problems]) or None
+    return RunRecord(
+        path,
+        name,
+        status,
+        readable(problem) if problem else None,
+        **known,
+        timesteps=_timesteps(path, files, metadata),
+        total_timesteps=total_timesteps_of(path),
+        score=score_of(returns),
+        best=max(returns, default=None),
+        started=_time(metadata.get("started")),
+        finished=_time(metadata.get("finished")),
+        num_evaluations=len(returns),
+        num_damaged=len(damaged),
+        metadata=metadata,
+        written=written,
+    )
+
+
+def _metadata(path: Path, files: set[str], problems: list[str]) -> dict[str, Any]:
+    """Return the metadata, or nothing and why."""
+    if "metadata.json" not in files:
+        return {}
+    try:
+        data = read_json(path / "metadata.json")
+    except UserError as error:
+        problems.append(_within(path, error))
+        return {}
+    if isinstance(data, dict):
+        return data
+    problems.append("metadata.json is damaged: it is no map")
+    return {}
+
+
+def _identity(
+    path: Path, files: set[str], metadata: dict[str, Any], problems: list[str]
+) -> dict[str, Any] | None:
+    """Return algorithm, environment and seed; None if nothing in the folder shows that it is a run."""
+    found = metadata
+    if not _names_run(metadata):
+        if "metadata.json" in files and not problems:
+            problems.append("metadata.json names no algorithm and environment")
+        try:
+            found = read_settings(path) if "config.yaml" in files else {}
+        except UserError as error:
+            problems.append(_within(path, error))
+            found = {}
+        if not _names_run(found):
+            found = {}
+            if ".origin.json" not in files and not _has_checkpoint(path, files):
+                return None
+            if "config.yaml" not in files:
+                problems.append("config.yaml is missing")
+        elif not files & TRACES and not _has_checkpoint(path, files):
+            return None  # a config of somebody's, and perhaps a whole project around it
+    return {
+        "algo": readable(found["algo"]) if found else None,
+        "env_id": readable(found["env_id"]) if found else None,
+        "seed": count_of(found.get("seed")),
+    }
+
+
+def _names_run(data: dict[str, Any]) -> bool:
+    return all(isinstance(data.get(key), str) for key in ("algo", "env_id"))
+
+
+def _has_checkpoint(path: Path, files: set[str]) -> bool:
+    """Tell whether there is a checkpoint of ours, whole or not."""
+    if "checkpoints" not in files:
+        return False
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path / "checkpoints"):
+            if name.startswith("step_") and (path / "checkpoints" / name / "manifest.json").is_file():
+                return True
+    return False
+
+
+def _what_else(files: set[str], problems: list[str]) -> str:
+    """Return what a folder is that is not a run."""
+    if "manifest.json" in files and "model.safetensors" in files:
+        return "a checkpoint or a saved agent"
+    if "job.yaml" in files:
+        return "the folder of a job, in which its run lies once it has begun"
+    return "; ".join(["no file in it is a run's", *problems])
+
+
+def _status(path: Path, files: set[str], metadata: dict[str, Any], held: bool) -> tuple[str, str | None]:
+    """Return how a run stands, and a word on it."""
+    said = metadata.get("status")
+    # a resumed run says so only when it is restored, and one that has just begun holds its lock since
+    if held or (said not in ENDED and is_held(path)):
+        return "running", None
+    if said in ENDED:
+        word = metadata.get("error") or metadata.get("stop_reason")
+        return str(said), readable(word) if isinstance(word, str) else None
+    if said == "running":
+        return "abandoned", "no process works on it any more"
+    if "metadata.json" in files:
+        word = repr(said) if isinstance(said, SCALARS) else "no word"
+        return "damaged", f"its status is {word}" if metadata else None
+    if "metrics.jsonl" in files or "checkpoints" in files:
+        return "damaged", "metadata.json is missing; resume goes on with it"
+    return "abandoned", "it ended before its first step; resume begins it again"
+
+
+def _written(path: Path, files: set[str], problems: list[str]) -> bytes:
+    if "evaluations.jsonl" not in files:
+        return b""
+    try:
+        return read_plain(path / "evaluations.jsonl")
+    except UserError as error:
+        problems.append(_within(path, error))
+        return b""
+
+
+def _parsed(written: bytes) -> tuple[list[Evaluation], list[int]]:
+    return parse_rows(io.BytesIO(written), _is_finite_evaluation)
+
+
+def _timesteps(path: Path, files: set[str], metadata: dict[str, Any]) -> int | None:
+    """Return how many steps were made, by the record of the run's end or by its last row."""
+    metrics = metadata.get("metrics")
+    steps = metrics.get("global_step") if isinstance(metrics, dict) else None
+    if steps is None and "metrics.jsonl" in files:
+        steps = last_row(path / "metrics.jsonl", is_metrics_row).get(STEP, 0)
+    return count_of(steps)
+
+
+def _is_finite_evaluation(row: dict[str, Any]) -> bool:
+    # whole numbers in a file may be larger than any float
+    return is_evaluation(row) and abs(row["mean_reward"]) < 1e300 and 0 <= row["timesteps"] < 2**64
+
+
+def _time(text: object) -> datetime | None:
+    """Return a moment out of the metadata."""
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
+
+
+def _within(path: Path, error: UserError) -> str:
+    """Return a complaint about a file of a run without the folder, which is told beside it."""
+    return str(error).replace(f"{path}{os.sep}", "")
+
+
+TOTAL = re.compile(rb"^total_timesteps: (\d{1,18})$", re.MULTILINE)
+"""As we write it; any other spelling costs a whole YAML parser."""
+
+
+def read_settings(run_dir: Path) -> dict[str, Any]:
+    """Return the map in a run's `config.yaml`, which may have been written by another version of this package."""
+    path = run_dir / "config.yaml"
+    with contextlib.suppress(OSError):  # what is missing is told by the reader
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise UserError(f"{path} is not a plain file")
+    return read_yaml(path, path)
+
+
+def flattened(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings side by side: the algorithm's have names of their own, and those of other maps a dot.
+
+    >>> flattened({"seed": 1, "env_kwargs": {"g": 9.8}, "algorithm": {"gamma": 0.99, "encoder_kwargs": {}}})
+    {'seed': 1, 'env_kwargs.g': 9.8, 'gamma': 0.99}
+    """
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if not isinstance(value, dict):
+            found[str(key)] = value
+            continue
+        prefix = "" if key == "algorithm" else f"{key}."
+        found |= {f"{prefix}{inner}": part for inner, part in flattened(value).items()}
+    return found
+
+
+def total_timesteps_of(run_dir: Path) -> int | None:
+    """Return the budget, which `resume --total-timesteps` changes in the config alone."""
+    with contextlib.suppress(UserError):
+        found = TOTAL.search(read_plain(run_dir / "config.yaml"))
+        total = int(found[1]) if found else read_settings(run_dir).get("total_timesteps")
+        return count_of(total)
+    return None

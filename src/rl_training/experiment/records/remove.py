@@ -1,0 +1,89 @@
+"""Deleting runs: never one that is being trained, nothing else, and nothing by halves. Needs no torch."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_training.core.errors import UserError
+from rl_training.experiment.checkpoints.locking import RunLock, is_held
+from rl_training.experiment.files import sync_folder
+from rl_training.experiment.records.read import RunRecord, read_run
+from rl_training.experiment.records.search import search
+
+REMOVED = ".rl-training-removed"
+"""How the name ends that a run has while it is deleted; what bears it was meant to go."""
+OURS = {
+    "config.yaml", "metadata.json", "metrics.csv", "metrics.jsonl", "evaluations.jsonl", "learning_curve.png",
+    "checkpoints", "tensorboard", "wandb", "error.txt", "profile.json", "started_from", ".origin.json", ".lock",
+}  # fmt: skip
+
+
+def refuse_removal(path: Path) -> RunRecord:
+    """Return the record of a run that may be deleted; refuse links, what is no run, what is in use and where we are."""
+    if path.is_symlink():
+        raise UserError(
+            f"{path} is a link, which rm does not follow; give the folder itself, {path.resolve()}"
+        )
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give run folders")
+    record = read_run(path)
+    if not record.is_run:
+        raise UserError(f"{path} is not a run ({record.problem}); rm deletes runs only")
+    folders = [
+        path / name for name in strangers(path) if (path / name).is_dir() and not (path / name).is_symlink()
+    ]
+    for inside in [run for folder in folders for run in search(folder) if run.is_run]:
+        raise UserError(f"{path} holds another run, {inside.path}; move that out of it, or remove it first")
+    if Path.cwd().is_relative_to(path.resolve()):
+        raise UserError(f"{path} is the folder that you are in; leave it first")
+    if is_held(path):
+        with RunLock(path):  # says by whom, unless that has just ended
+            pass
+    return record
+
+
+def remove_runs(paths: Sequence[Path]) -> None:
+    """Delete runs one by one, each under its lock until it has lost its name; what a killed rm left goes first."""
+    for folder in dict.fromkeys(path.resolve().parent for path in paths):
+        for leftover in leftovers(folder):
+            shutil.rmtree(leftover, ignore_errors=True)
+    for path in paths:
+        refuse_removal(path)  # it may have changed since somebody was asked
+        nameless = path.resolve().with_name(f".{secrets.token_hex(8)}{REMOVED}")
+        with RunLock(path):
+            try:
+                os.rename(path, nameless)
+                sync_folder(nameless.parent)
+            except OSError as error:
+                raise UserError(f"{path} cannot be removed: {error.strerror}") from error
+        _delete(nameless, path)
+
+
+def strangers(path: Path) -> list[str]:
+    """Return what lies in a run's folder that no run of ours puts there, and that would go with it."""
+    return sorted(name for name in os.listdir(path) if name not in OURS and not name.endswith(".tmp"))
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """Return what is left in a folder of runs whose removal was interrupted."""
+    return [path for path in folder.glob(f".*{REMOVED}") if path.is_dir() and not path.is_symlink()]
+
+
+def _delete(nameless: Path, path: Path) -> None:
+    """Delete a folder that has lost its name; another rm may help meanwhile."""
+    failures: list[OSError] = []
+
+    def keep(function: Any, culprit: str, found: Any) -> None:
+        error = found[1]
+        if not isinstance(error, FileNotFoundError):
+            failures.append(error)
+
+    shutil.rmtree(nameless, onerror=keep)
+    if failures:
+        raise UserError(
+            f"{path} was not removed wholly ({failures[0].strerror}: {failures[0].filename}); the next rm beside it "
+            "goes on with it"
+        )

@@ -1,0 +1,227 @@
+"""How much memory there is, and a refusal before it runs out."""
+
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from threadpoolctl import threadpool_limits
+
+from rl_training.algorithms.components import image_reading
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
+from rl_training.core.spaces.layout import float_dtype, num_features, observation_leaves
+from rl_training.core.types import EnvSpec
+from rl_training.experiment.building import choose_device
+from rl_training.models.images import image_leaves
+
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+CGROUP_STATISTICS = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.stat")
+CGROUP_USAGES = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
+
+
+def available_memory() -> int | None:
+    """Return the bytes this process may still take, None if the system does not tell."""
+    found = [_meminfo(), _cgroup()]
+    known = [number for number in found if number is not None]
+    return min(known) if known else None
+
+
+def refuse_too_large(needed: int, what: str, remedy: str) -> None:
+    """Raise if `needed` bytes are not there; `what` and `remedy` complete the sentence."""
+    available = available_memory()
+    if available is not None and needed > available:
+        raise UserError(
+            f"{what} needs {size_text(needed)} of memory, but {size_text(available)} are available; {remedy}"
+        )
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes for people.
+
+    >>> size_text(168_000_000)
+    '168 MB'
+    """
+    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB")):
+        if size >= unit:
+            number = size / unit
+            return f"{number:.1f} {name}" if number < 10 else f"{number:.0f} {name}"
+    return f"{size / 1000:.0f} kB"
+
+
+def _meminfo() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _cgroup() -> int | None:
+    limit, usage = _first_number(CGROUP_LIMITS), _first_number(CGROUP_USAGES)
+    return None if limit is None or usage is None else max(limit - usage + _reclaimable(), 0)
+
+
+def _reclaimable() -> int:
+    """Return the bytes of file cache that a container counts as used, but gives back when asked."""
+    for path in CGROUP_STATISTICS:
+        try:
+            words = Path(path).read_text().split()
+            numbers = dict(zip(words[::2], words[1::2], strict=True))
+            return int(numbers.get("total_inactive_file", numbers["inactive_file"]))
+        except (OSError, ValueError, KeyError):
+            continue
+    return 0
+
+
+def _first_number(paths: tuple[str, ...]) -> int | None:
+    for path in paths:
+        try:
+            return int(Path(path).read_text())
+        except (OSError, ValueError):  # not there, or "max": no limit
+            continue
+    return None
+
+
+MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2
+"""glibc's numbers for what `mallopt` sets."""
+MIB = 2**20
+
+
+def keep_freed_memory() -> bool:
+    """Let the process keep up to 512 MiB that it freed instead of giving them back; tell whether it will.
+
+    By default glibc returns large blocks to the system, and whether it does so depends on what was freed before: an
+    update of a CNN then waits for up to 3,000 page faults. Numbers are the same either way.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:
+        return False
+    wanted = {MMAP_THRESHOLD: 32 * MIB, TRIM_THRESHOLD: 512 * MIB, TOP_PAD: 64 * MIB}
+    return all(bool(mallopt(name, value)) for name, value in wanted.items())
+
+
+WORTH_TELLING = 10**9
+"""Bytes: less is what many runs take."""
+COPIES_OF_WEIGHTS = 8
+"""Weights, gradients and two moments, of an actor and a critic: at least, as some learners have more networks."""
+
+
+def tell_one_hots(config: TrainConfig, spec: EnvSpec, notice: Callable[[str], None]) -> None:
+    """Say what one-hots take while a run learns, if that is much; refuse what is not there.
+
+    Buffers keep categories as whole numbers; one-hots are made of the rows of an update, and the first layer has
+    weights for each of their numbers. That layer is counted where the observation's numbers go into it directly.
+    """
+    leaves = observation_leaves(spec.observation_space).values()
+    if not any(isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) for leaf in leaves):
+        return
+    numbers, settings = num_features(spec.observation_space), config.algorithm
+    per_row = numbers * np.dtype(float_dtype()).itemsize
+    rows, remedy = settings.rows_at_once(config.num_envs)
+    update, layers = rows * per_row, 0
+    if settings.encoder in ("auto", "flat"):
+        width = next(iter(getattr(settings, "hidden_sizes", ())), 0)
+        layers = COPIES_OF_WEIGHTS * width * per_row
+    if update + layers < WORTH_TELLING:
+        return
+    refuse_too_large(
+        update + layers,
+        f"an observation of {numbers:,} numbers (categories are read one-hot)",
+        f"{remedy}, or show it in other numbers, such as coordinates, by a wrapper",
+    )
+    weights = f", and the first layers of the networks about {size_text(layers)}" if layers else ""
+    notice(
+        f"an observation becomes {numbers:,} numbers, as categories are read one-hot: an update takes about "
+        f"{size_text(update)} of memory for them{weights}"
+    )
+
+
+WORK_PER_THREAD = 2**27
+"""Multiply-adds of the largest layer of one gradient step that make it worth another thread: a few milliseconds.
+
+Measured on two virtual cores. Alone, two threads halve the time of a product from 256 x 256 x 256 on. Beside other work
+they wait for each other: an update of SAC took 30 times as long (256 wide) or 6 (1024), one of a Nature CNN 3 times.
+"""
+WORK_PER_VALUE = 128
+"""Multiply-adds of a CNN's largest convolution per value of an image: 116 in Nature's, 144 in the others here."""
+MOST = 4
+"""Threads that `auto` takes at most; more of them have not been measured."""
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Where a container is told how much time it may take: microseconds, or max, in a period of microseconds."""
+
+
+def settle_threads(config: TrainConfig, spec: EnvSpec) -> TrainConfig:
+    """Return the config with `num_threads: auto` replaced by what suits its networks and the cores that there are."""
+    if config.num_threads != "auto":
+        return config
+    wanted = min(largest_layer(config, spec) // WORK_PER_THREAD, MOST, available_cores())
+    return config.with_overrides(num_threads=max(wanted, 1))
+
+
+def largest_layer(config: TrainConfig, spec: EnvSpec) -> int:
+    """Return the multiply-adds, forwards, of the largest layer of one gradient step; 0 where the CPU has none to do.
+
+    Memories do not count: they are computed one step of time after the other, a few rows each.
+    """
+    if choose_device(config.device).type != "cpu":
+        return 0
+    settings, pixels, inputs = config.algorithm, 0, num_features(spec.observation_space)
+    if settings.encoder != "flat":
+        reading = image_reading(settings, channels_first=config.makes_frames)
+        pixels = sum(
+            prod(leaf.space.shape) for leaf in image_leaves(spec.observation_space, reading).values()
+        )
+    if pixels or settings.encoder not in ("auto", "flat"):
+        inputs = settings.features_dim
+    networks = [getattr(settings, name, None) or () for name in ("hidden_sizes", "critic_hidden_sizes")]
+    layers: list[int] = [a * b for widths in networks for a, b in pairwise((inputs, *widths))]
+    return settings.rows_per_step(config.num_envs) * max([pixels * WORK_PER_VALUE, *layers])
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use: of the machine, of its container, and of OpenMP."""
+    mask = getattr(os, "sched_getaffinity", None)
+    cores = len(mask(0)) if mask is not None else os.cpu_count() or 1
+    return min(cores, _container_limit() or cores, _openmp_limit() or cores)
+
+
+def _container_limit() -> int | None:
+    try:
+        quota, period = QUOTA.read_text(encoding="utf-8").split()
+        return max(int(quota) // int(period), 1)
+    except (OSError, ValueError, ZeroDivisionError):  # there is none
+        return None
+
+
+def _openmp_limit() -> int | None:
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() else None
+
+
+@contextlib.contextmanager
+def using_threads(wanted: int | Literal["auto"]) -> Iterator[None]:
+    """Let torch and NumPy's matrix products use so many threads for a while, whatever environment variables say.
+
+    `auto` is one, as long as it is not settled.
+    """
+    before, number = torch.get_num_threads(), 1 if wanted == "auto" else wanted
+    torch.set_num_threads(number)
+    try:
+        with threadpool_limits(number, user_api="blas"):
+            yield
+    finally:
+        torch.set_num_threads(before)

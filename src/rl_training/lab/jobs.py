@@ -1,0 +1,272 @@
+"""Many runs as a list of jobs, and the folder that remembers which of them are done.
+
+A job is a config with its seed, and is known by the config's fingerprint and the seed: whoever lists it again, under
+whatever name, gets the run that is there. Below the folder lie
+
+    jobs/<key>.json     what a finished or failed job left, in a few kilobytes
+    runs/<key>/         its run folder, the config that it was started with, and what it said
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
+from rl_training.experiment.files import read_json, write_json
+from rl_training.experiment.logs.metadata import read_metadata, versions
+from rl_training.experiment.logs.rows import ELAPSED, is_metrics_row, last_row
+from rl_training.experiment.records.read import DONE, read_run
+from rl_training.lab.scored_runs import EvaluationPoint, ScoredRun, scored_run
+
+FORMAT = 1
+MAX_NAME = 60
+
+
+@dataclass(frozen=True)
+class Job:
+    """One config with its seed; `name` is what a person calls the config."""
+
+    name: str
+    config: TrainConfig
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The config's, which knows neither seed nor folder."""
+        return self.config.fingerprint()
+
+    @cached_property
+    def key(self) -> str:
+        """The name of its files: the same for the same config and seed, whatever a person calls it."""
+        env = re.sub(r"[^A-Za-z0-9._-]+", "-", self.config.env_id)[-MAX_NAME:]
+        return f"{self.config.algo}__{env}__{self.fingerprint}__seed{self.config.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.name} seed {self.config.seed}"
+
+
+def jobs_of(configs: Iterable[tuple[str, TrainConfig]], seeds: Iterable[int]) -> list[Job]:
+    """Return a job for every config and seed, seed by seed, so that an early end has something of each config."""
+    named = list(configs)
+    return [Job(name, config.with_overrides(seed=seed)) for seed in seeds for name, config in named]
+
+
+class JobFolder:
+    """Where jobs are kept; made when it is first written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder
+
+    def make(self) -> None:
+        """Make the folder, or say in a sentence why that is not possible.
+
+        A run is no place for others: they would not be listed, and go with it when it is removed.
+        """
+        if read_run(self.path).is_run:
+            raise UserError(f"output_dir '{self.path}' is a run itself; choose a folder for runs")
+        try:
+            for part in ("jobs", "runs"):
+                (self.path / part).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if os.path.isfile(self.path):  # which is False of names that no disk has, where a Path raises
+                raise UserError(f"output_dir '{self.path}' is a file; choose a folder") from None
+            for part in ("jobs", "runs"):
+                if os.path.isfile(self.path / part):
+                    raise UserError(
+                        f"{self.path / part} is a file, and runs are kept in a folder of that name; move it away, or "
+                        "choose another output_dir"
+                    ) from None
+            raise UserError(
+                f"output_dir '{self.path}' cannot be written: {error.strerror}; choose another"
+            ) from error
+
+    def home(self, job: Job) -> Path:
+        """Return the folder that a job's run is made in."""
+        return self.path / "runs" / job.key
+
+    def run_dir(self, job: Job) -> Path | None:
+        """Return the job's run, if one was begun."""
+        found = sorted(path.parent for path in self.home(job).glob("[!.]*/config.yaml"))
+        return found[-1] if found else None
+
+    def record(self, job: Job) -> dict[str, Any] | None:
+        """Return what is kept of a job: a record whose `status` is finished or failed, or None."""
+        path = self._record_path(job)
+        if not path.is_file():
+            return None
+        remedy = "delete it, and the job's run is looked at again"
+        try:
+            record = read_json(path)
+        except UserError as error:
+            raise UserError(f"{error}; {remedy}") from error
+        if not _is_record(record, job):
+            raise UserError(f"{path} is not the record of a job; {remedy}")
+        found: dict[str, Any] = record
+        return found
+
+    def keep(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
+        """Write a record at once, and return it."""
+        write_json(self._record_path(job), record)
+        return record
+
+    def forget_failure(self, job: Job) -> None:
+        """Let a failed job be tried again: from its last checkpoint, or anew if its run has ended and cannot be scored.
+
+        The run that cannot be scored is kept, one folder up.
+        """
+        record, run_dir = self.record(job), self.run_dir(job)
+        if record is None or record["status"] != "failed":
+            return
+        if run_dir is not None and has_ended(run_dir) and ended_record(job, run_dir)["status"] == "failed":
+            self.release(job)
+        self._record_path(job).unlink(missing_ok=True)
+
+    def release(self, job: Job) -> None:
+        """Let go of a finished job that somebody else keeps: its run moves up, and the job can be made anew."""
+        run_dir = self.run_dir(job)
+        if run_dir is not None:
+            run_dir.rename(self.path / run_dir.name)
+        self._record_path(job).unlink(missing_ok=True)
+
+    def _record_path(self, job: Job) -> Path:
+        return self.path / "jobs" / f"{job.key}.json"
+
+
+def _is_record(record: Any, job: Job) -> bool:
+    """Tell whether what was read is what `keep` writes of this job, as far as anybody relies on it."""
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        return False
+    if (record.get("seed"), record.get("fingerprint")) != (job.config.seed, job.fingerprint):
+        return False
+    if record.get("status") == "failed":
+        return isinstance(record.get("error"), str)
+    try:
+        scored = scored_job(record, "", "")
+        times = [record["seconds"], *(point.wall_time for point in scored.evaluations)]
+        whole = scored.score == record["score"] and isinstance(record["versions"], dict)
+        whole = whole and all(time is None or isinstance(time, int | float) for time in times)
+    except (KeyError, TypeError, UserError):
+        return False
+    return whole and record.get("status") == "finished"
+
+
+def scored_job(record: Mapping[str, Any], task: str, name: str) -> ScoredRun:
+    """Return what a finished job left as a report takes it."""
+    return ScoredRun(
+        task, name, record["seed"], [EvaluationPoint(**point) for point in record["evaluations"]]
+    )
+
+
+def has_ended(run_dir: Path) -> bool:
+    """Tell whether a run needs no more training."""
+    return read_metadata(run_dir).get("status") in DONE
+
+
+def ended_record(job: Job, run_dir: Path) -> dict[str, Any]:
+    """Return what a run that has ended is worth keeping for: every evaluation, the time it took, and what made it.
+
+    One whose evaluations cannot be read, or are no numbers, has failed.
+    """
+    run = read_run(run_dir)
+    try:
+        scored = scored_run(run)
+    except UserError as error:
+        return failed_record(job, str(error), run_dir)
+    return _head(job, "finished", run.told("versions")) | {
+        "score": scored.score,
+        "evaluations": [asdict(point) for point in scored.evaluations],
+        "seconds": last_row(run_dir / "metrics.jsonl", is_metrics_row).get(ELAPSED),
+        "stop_reason": run.told("stop_reason"),
+        "run": run_dir.name,
+    }
+
+
+def failed_record(job: Job, error: str, run_dir: Path | None) -> dict[str, Any]:
+    """Return why a job failed."""
+    return _head(job, "failed", None) | {"error": error, "run": run_dir.name if run_dir else None}
+
+
+def _head(job: Job, status: str, made_by: Any) -> dict[str, Any]:
+    config = job.config
+    return {
+        "format": FORMAT,
+        "status": status,
+        "name": job.name,
+        "algo": config.algo,
+        "env_id": config.env_id,
+        "seed": config.seed,
+        "fingerprint": job.fingerprint,
+        "total_timesteps": config.total_timesteps,
+        "versions": made_by if isinstance(made_by, dict) else dict(versions()),
+    }
+
+
+Status = Literal["waiting", "training", "finished", "failed", "paused"]
+
+
+@dataclass
+class JobState:
+    """Where a job is; what `Board` shows."""
+
+    job: Job
+    status: Status = "waiting"
+    steps: int = 0
+    evaluation: float | None = None
+    """The latest one's mean return, which is not the score."""
+    kept: bool = False
+    """It was done, or had failed, before this launch."""
+    held: bool = False
+    """It waits for another process that has its run."""
+    error: str = ""
+    record: dict[str, Any] | None = None
+    began: float = 0.0
+    began_at: int = 0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the speed since it was started; None if that is not known yet."""
+        done, seconds = self.steps - self.began_at, time.monotonic() - self.began
+        if self.status != "training" or done <= 0:
+            return None
+        return max(self.job.config.total_timesteps - self.steps, 0) * seconds / done
+
+
+class Board:
+    """Is told what happens; does nothing itself."""
+
+    def event(self, state: JobState) -> None:
+        """A job began, ended, or was found done."""
+
+    def show(self, states: Sequence[JobState]) -> None:
+        """Some time has passed."""
+
+    def close(self) -> None:
+        """Nothing more will happen."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """How all jobs ended."""
+
+    jobs: Sequence[Job]
+    states: list[JobState]
+    """One per config and seed, whatever a person calls it."""
+    stopped_by: int | None = None
+    """The signal that ended the launch early."""
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What finished jobs left, in the order of the list and by the names in it."""
+        found = {state.job.key: state.record for state in self.having("finished")}
+        return [
+            record | {"name": job.name} for job in self.jobs if (record := found.get(job.key)) is not None
+        ]
+
+    def having(self, *statuses: Status) -> list[JobState]:
+        """Return the jobs of a status."""
+        return [state for state in self.states if state.status in statuses]

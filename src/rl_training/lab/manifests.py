@@ -1,0 +1,188 @@
+"""Benchmarks as files: which presets, on how many seeds, and what their scores are held against."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rl_training.config.fields import whole_number
+from rl_training.config.presets import BENCHMARK, NEAR, SHORT, known_as, preset_name, presets, shipped
+from rl_training.config.strict_yaml import read_yaml
+from rl_training.core.errors import ConfigError, UserError, did_you_mean
+
+MANIFEST = ("summary", "seeds", "presets", "overrides", "references")
+MAX_SEEDS = 10_000
+"""More is a slip of the finger: each seed is a run, and nobody has the time."""
+SEEDS = f"use how many, 1 to {MAX_SEEDS:,}, or the first and the last, such as 21-25"
+ENTRY = ("preset", "name", "published", "overrides")
+REFERENCE = ("low", "high")
+OURS = {
+    "algo": "leave it to the presets",
+    "seed": "say which with 'seeds', such as 21-25",
+    "output_dir": "use the flag --output-dir",
+}
+"""Settings that a benchmark decides itself, and what to do instead."""
+PUBLISHED = ("mean", "std", "num_seeds", "source", "remark")
+WORDS = ("source", "remark")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A preset of a benchmark, what its runs are called in tables, what others published, and settings of its own."""
+
+    preset: str
+    name: str | None = None
+    published: Mapping[str, Any] | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A benchmark; `references` are per task the scores that count as 0 and as 1."""
+
+    entries: Sequence[Entry]
+    seeds: range
+    overrides: Mapping[str, Any]
+    references: Mapping[str, tuple[float, float]]
+    summary: str = ""
+
+
+def manifests() -> dict[str, Path]:
+    """Return the benchmarks of the zoo by family, and those of a short budget by `<family>/short`."""
+    return {
+        path.parent.name + ("" if path.stem == BENCHMARK else f"/{SHORT}"): path
+        for folder in shipped("zoo")
+        for stem in (BENCHMARK, SHORT)
+        for path in sorted(folder.glob(f"*/{stem}.yaml"))
+    }
+
+
+def seed_range(given: Any) -> range | None:
+    """Return the seeds that are meant by a number (seeds 1 to N) or by first and last, such as 11-15; None if none."""
+    match = re.fullmatch(r"(\d{1,9})-(\d{1,9})", str(given))
+    first, last = (1, whole_number(given) or 0) if match is None else (int(match[1]), int(match[2]))
+    return range(first, last + 1) if 1 <= last + 1 - first <= MAX_SEEDS else None
+
+
+def find_manifest(path: str | PathLike[str]) -> Path:
+    """Return the file at `path`, or the benchmark of a family, such as `zoo/atari/benchmark.yaml` or `atari`."""
+    given = Path(path)
+    if given.is_file():
+        return given
+    name = given.as_posix().removeprefix("zoo/").removesuffix(".yaml").removesuffix(f"/{BENCHMARK}")
+    known = manifests()
+    if name in known:
+        return known[name]
+    raise UserError(
+        f"{_absence(given)}{did_you_mean(name, known, nearness=NEAR)}; families are {', '.join(known)}"
+    )
+
+
+def _absence(given: Path) -> str:
+    """Return what is not there: a file, if it is called like one, or a benchmark."""
+    if given.is_dir():
+        return f"{given} is a folder; give a manifest or a family"
+    if given.suffix in (".yaml", ".yml", ".json") or given.is_absolute() or given.parts[:1] == ("..",):
+        return f"the file {given} does not exist"
+    return f"benchmark {given} does not exist"
+
+
+def read_manifest(path: str | PathLike[str]) -> Manifest:
+    """Read a benchmark strictly: everything that is wrong is told at once, by its key."""
+    data = read_yaml(find_manifest(path), path, example="presets: [ppo/cartpole]")
+    if "presets" not in data and "algo" in data:
+        raise UserError(
+            f"{path} is a config, and no manifest; rl-training zoo run {path} trains it on many seeds"
+        )
+    problems = _unknown(data, MANIFEST, "")
+    entries, found = _entries(data.get("presets"))
+    references, odd = _references(data.get("references", {}))
+    problems += found + odd
+    seeds, overrides = seed_range(data.get("seeds", 5)), data.get("overrides", {})
+    if seeds is None:
+        problems.append(f"seeds is {data['seeds']!r}; {SEEDS}")
+    problems += _wrong_overrides(overrides, "overrides")
+    if problems or seeds is None:
+        raise ConfigError(problems, str(path))
+    return Manifest(entries, seeds, overrides, references, str(data.get("summary", "")))
+
+
+def _wrong_overrides(given: Any, place: str) -> list[str]:
+    if not isinstance(given, Mapping):
+        return [f"{place} is {given!r}; use a map of settings"]
+    problems = [f"{place}.{key} is no setting; use names" for key in given if not isinstance(key, str)]
+    return problems + [f"{place}.{key} is not for a benchmark; {OURS[key]}" for key in OURS if key in given]
+
+
+def _entries(given: Any) -> tuple[list[Entry], list[str]]:
+    if not isinstance(given, list) or not given:
+        return [], [f"presets is {given!r}; use a list such as [ppo/cartpole, dqn/cartpole]"]
+    known, entries, problems = presets(), list[Entry](), list[str]()
+    for number, item in enumerate(given):
+        entry: Any = {"preset": item} if isinstance(item, str) else item
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("preset"), str):
+            problems.append(f"presets[{number}] is {item!r}; use a preset's name, or a map with 'preset:'")
+            continue
+        chosen = known_as(entry["preset"])
+        if chosen is None:
+            near = did_you_mean(preset_name(entry["preset"]), known, nearness=NEAR)
+            problems.append(f"presets[{number}] is '{entry['preset']}', which does not exist{near}")
+        elif chosen in [other.preset for other in entries]:
+            problems.append(
+                f"presets[{number}] is '{entry['preset']}', which is listed already; list it once"
+            )
+        published = entry.get("published")
+        problems += _unknown(entry, ENTRY, f"presets[{number}].")
+        problems += _wrong_figures(published, PUBLISHED, f"presets[{number}].published", ("mean",))
+        if not isinstance(entry.get("name", ""), str):
+            problems.append(f"presets[{number}].name is {entry['name']!r}; use words")
+        problems += _wrong_overrides(entry.get("overrides", {}), f"presets[{number}].overrides")
+        own = entry.get("overrides", {})
+        entries.append(Entry(chosen or entry["preset"], entry.get("name"), published, own))
+    return entries, problems
+
+
+def _references(given: Any) -> tuple[dict[str, tuple[float, float]], list[str]]:
+    if not isinstance(given, Mapping):
+        return {}, [f"references is {given!r}; use a map such as 'CartPole-v1: {{low: 22, high: 500}}'"]
+    problems = [
+        problem
+        for task, reference in given.items()
+        for problem in _wrong_figures(reference or {}, REFERENCE, f"references.{task}", REFERENCE)
+    ]
+    if problems:
+        return {}, problems
+    found = {str(task): (float(item["low"]), float(item["high"])) for task, item in given.items()}
+    return found, [
+        f"references.{task}: low is {low:g} and high {high:g}; low must be the lower one"
+        for task, (low, high) in found.items()
+        if low >= high
+    ]
+
+
+def _wrong_figures(given: Any, known: Sequence[str], place: str, needed: Sequence[str]) -> list[str]:
+    """Return what is wrong with a map of numbers, if one is given."""
+    if given is None:
+        return []
+    if not isinstance(given, Mapping):
+        return [f"{place} is {given!r}; use a map with {', '.join(needed)}"]
+    problems = _unknown(given, known, f"{place}.")
+    problems += [f"{place}.{key} is missing" for key in needed if key not in given]
+    for key, value in given.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if key in WORDS:
+            problems += [] if isinstance(value, str) else [f"{place}.{key} is {value!r}; use words"]
+        elif key in known and not number:
+            problems.append(f"{place}.{key} is {value!r}; use a number")
+        elif (key == "std" and value < 0) or (key == "num_seeds" and (value < 1 or value != int(value))):
+            problems.append(
+                f"{place}.{key} is {value!r}; use {'0 or more' if key == 'std' else 'how many, 1 or more'}"
+            )
+    return problems
+
+
+def _unknown(given: Mapping[str, Any], known: Sequence[str], place: str) -> list[str]:
+    return [f"unknown key '{place}{key}'{did_you_mean(str(key), known)}" for key in given if key not in known]

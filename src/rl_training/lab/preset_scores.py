@@ -1,0 +1,152 @@
+"""`zoo/results/<preset>.json`: what a preset reached, seed by seed, and how a new measurement stands beside it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.config import TrainConfig
+from rl_training.config.presets import shipped, zoo_stem
+from rl_training.core.errors import UserError
+from rl_training.experiment.files import read_json
+from rl_training.experiment.records.scores import SCORE_RULE
+from rl_training.lab import statistics
+from rl_training.lab.jobs import Job, ended_record
+from rl_training.lab.statistics import Estimate
+
+FORMAT = 1
+RUN = ("seed", "score", "seconds", "versions", "evaluations")
+
+
+def estimate(scores: Sequence[float]) -> Estimate:
+    """Return the interquartile mean of a preset's scores, with its 95% interval if there are two or more."""
+    return statistics.estimate(statistics.iqm, [np.array(scores)], statistics.draw([len(scores)]))
+
+
+def measured(name: str, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the file of a preset from the records of its finished jobs."""
+    found = estimate([record["score"] for record in records])
+    first = records[0]
+    return {
+        "format": FORMAT,
+        "preset": name,
+        "fingerprint": first["fingerprint"],
+        "algo": first["algo"],
+        "env_id": first["env_id"],
+        "total_timesteps": first["total_timesteps"],
+        "rule": SCORE_RULE,
+        "iqm": found.value,
+        "interval_95": None if found.low is None else [found.low, found.high],
+        "runs": [
+            {key: record[key] for key in RUN} for record in sorted(records, key=lambda item: item["seed"])
+        ],
+    }
+
+
+def results_path(name: str) -> Path | None:
+    """Return the file of a preset, if it was measured."""
+    paths = [folder / "results" / f"{zoo_stem(name)}.json" for folder in shipped("zoo")]
+    return next((path for path in paths if path.is_file()), None)
+
+
+def read_measured(name: str) -> dict[str, Any] | None:
+    """Return what is known of a preset, or None if it was not measured."""
+    path = results_path(name)
+    if path is None:
+        return None
+    data = read_json(path)
+    if not _is_result(data):
+        raise UserError(f"{path} is no result of format {FORMAT}; measure the preset again")
+    found: dict[str, Any] = data
+    return found
+
+
+def _is_result(data: Any) -> bool:
+    """Tell whether what was read is what `measured` returns, as far as a comparison relies on it."""
+    try:
+        figures = [data["iqm"], *(data["interval_95"] or (0, 0)), *(run["score"] for run in data["runs"])]
+        seeds = [run["seed"] for run in data["runs"]]
+        known = data["format"] == FORMAT and isinstance(data["fingerprint"], str) and len(figures) > 3
+    except (KeyError, TypeError):
+        return False
+    return known and all(isinstance(figure, int | float) for figure in [*figures, *seeds])
+
+
+def expected(result: dict[str, Any]) -> str:
+    """Return the scores of a measured preset in a few words, such as `98 to 500 (seeds 1 to 3)`."""
+    scores, seeds = [run["score"] for run in result["runs"]], [run["seed"] for run in result["runs"]]
+    low, high = f"{min(scores):.4g}", f"{max(scores):.4g}"
+    listed = ", ".join(map(str, seeds))
+    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        listed = f"{seeds[0]} to {seeds[-1]}"
+    return f"{low if low == high else f'{low} to {high}'} (seed{'s' if len(seeds) > 1 else ''} {listed})"
+
+
+def compared(new: dict[str, Any], old: dict[str, Any] | None) -> str:
+    """Return in a sentence what a new measurement says beside the one that is known."""
+    said = f"{new['preset']}: {in_words(new)}"
+    if old is None:
+        return f"{said}; it was not measured before"
+    if new["fingerprint"] != old["fingerprint"]:
+        return f"{said}; measured before with other settings, so the two cannot be compared"
+    before = {run["seed"]: run["score"] for run in old["runs"]}
+    now = {run["seed"]: run["score"] for run in new["runs"]}
+    shared = sorted(before.keys() & now.keys())
+    return f"{said}; measured before: {in_words(old)}: {_verdict(new, old)}" + _same_seeds(
+        [before[seed] == now[seed] for seed in shared]
+    )
+
+
+def beside_what_is_known(result: dict[str, Any]) -> str:
+    """Return in a sentence what a new measurement says; if what is known of the preset cannot be read, why."""
+    try:
+        return compared(result, read_measured(result["preset"]))
+    except UserError as error:
+        return f"{result['preset']}: {in_words(result)}; {error}"
+
+
+def beside_known(name: str, config: TrainConfig, run_dir: Path) -> str | None:
+    """Return how a finished run of a preset stands beside what is known of it; None if that has other settings."""
+    try:
+        known = read_measured(name)
+    except UserError as error:  # it is no fault of the run
+        return str(error)
+    if known is None or known["fingerprint"] != config.fingerprint():
+        return None
+    record = ended_record(Job(name, config), run_dir)
+    return compared(measured(name, [record]), known) if record["status"] == "finished" else None
+
+
+def in_words(result: dict[str, Any]) -> str:
+    """Return the score of a measurement with its interval and how many seeds it rests on."""
+    count = len(result["runs"])
+    if result["interval_95"] is None:
+        return f"{result['iqm']:.4g} on one seed"
+    low, high = result["interval_95"]
+    return f"{result['iqm']:.4g} on {count} seeds (95% interval {low:.4g} to {high:.4g})"
+
+
+def _verdict(new: dict[str, Any], old: dict[str, Any]) -> str:
+    """Intervals that overlap show no difference; one seed is held against the other side's seeds, not their mean."""
+    low, high = _range(new, old)
+    low_before, high_before = _range(old, new)
+    if len(new["runs"]) > 1 or len(old["runs"]) > 1:
+        if low > high_before:
+            return "better than before"
+        if high < low_before:
+            return "worse than before"
+    return "no difference that these seeds could show"
+
+
+def _range(result: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:
+    if len(other["runs"]) > 1 and result["interval_95"] is not None:
+        return result["interval_95"][0], result["interval_95"][1]
+    scores = [run["score"] for run in result["runs"]]
+    return min(scores), max(scores)
+
+
+def _same_seeds(equal: Sequence[bool]) -> str:
+    if not equal:
+        return ""
+    return f"; {sum(equal)} of {len(equal)} seeds run both times scored the same to the last digit"

@@ -1,0 +1,162 @@
+"""Runs as a benchmark takes them: judged by their end and not by their best, each with its evaluations in order.
+
+They are made of run folders that have ended, kept in a file, and can be written down for runs of other programs.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.core.errors import UserError
+from rl_training.experiment.files import read_json, write_json
+from rl_training.experiment.logs.rows import ELAPSED, STEP, is_metrics_row, read_rows
+from rl_training.experiment.records.read import DONE, RunRecord
+from rl_training.experiment.records.scores import score_of
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class EvaluationPoint:
+    """One evaluation: environment steps trained before it, mean return, seconds since the run began if known."""
+
+    step: int
+    mean_reward: float
+    wall_time: float | None = None
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """One run: which task, by whom (an algorithm or a preset), with which seed, and its evaluations in order."""
+
+    task: str
+    name: str
+    seed: int
+    evaluations: Sequence[EvaluationPoint]
+
+    def __post_init__(self) -> None:
+        if problem := self._problem():
+            raise UserError(f"the run of {self.name} on {self.task} with seed {self.seed} {problem}")
+
+    def _problem(self) -> str | None:
+        points = self.evaluations
+        if not points:
+            return "has no evaluations; train it with eval_every_timesteps"
+        for point in points:
+            if not math.isfinite(point.mean_reward):
+                return f"was evaluated as {point.mean_reward} at step {point.step:,}; leave it out and say so"
+        if any(after.step <= before.step for before, after in pairwise(points)):
+            return "has evaluations that are not in the order of their steps; sort them and keep one of each"
+        return None
+
+    @property
+    def score(self) -> float:
+        """What counts: see `SCORE_RULE`."""
+        score = score_of([point.mean_reward for point in self.evaluations])
+        assert score is not None  # as there are evaluations
+        return score
+
+    @property
+    def best(self) -> float:
+        """What does not count: see `BEST_RULE`."""
+        return max(point.mean_reward for point in self.evaluations)
+
+    @property
+    def times(self) -> list[float] | None:
+        """Seconds of all evaluations, or None if one is unknown or they do not grow."""
+        times = [point.wall_time for point in self.evaluations]
+        known = [seconds for seconds in times if seconds is not None and math.isfinite(seconds)]
+        grow = all(before < after for before, after in pairwise(known))
+        return known if len(known) == len(times) and grow else None
+
+
+def scored_run(run: RunRecord, *, name: str | None = None, task: str | None = None) -> ScoredRun:
+    """Return a run that has ended as a benchmark takes it; by default as its algorithm on its environment.
+
+    One that goes on, or failed, has no end to be judged by and is refused; so is one that is damaged.
+    """
+    if not run.is_run:
+        raise UserError(f"{run.path} is not a run ({run.problem}); give a run folder")
+    if run.status not in DONE:
+        raise UserError(
+            f"{run.path} is '{run.status}' and not finished; rl-training resume it before it is scored"
+        )
+    if run.algo is None or run.env_id is None or run.seed is None or run.num_damaged:
+        problem = run.problem or "metadata.json does not tell algo, env_id and seed"
+        raise UserError(f"the files of {run.path} are damaged: {problem}; train it again to score it")
+    steps = [int(row["timesteps"]) for row in run.evaluations]
+    points = [
+        EvaluationPoint(step, float(row["mean_reward"]), seconds)
+        for step, row, seconds in zip(steps, run.evaluations, _seconds(run.path, steps), strict=True)
+    ]
+    return ScoredRun(
+        run.env_id if task is None else task, run.algo if name is None else name, run.seed, points
+    )
+
+
+def _seconds(run_dir: Path, steps: Sequence[int]) -> list[float | None]:
+    """Return when a run had made so many steps, by the rows of its metrics, linear between two of them.
+
+    The time is that of training, evaluating and saving, and goes on where a resumed run had stopped.
+    """
+    rows = [
+        row for row in read_rows(run_dir / "metrics.jsonl", is_metrics_row) if row.get(ELAPSED) is not None
+    ]
+    if not rows:
+        return [None] * len(steps)
+    logged, elapsed = [row[STEP] for row in rows], [row[ELAPSED] for row in rows]
+    # until the first row a run is as fast as up to it; after the last one nothing is known
+    found = np.interp(steps, [0, *logged], [0.0, *elapsed])
+    return [
+        float(seconds) if step <= logged[-1] else None for step, seconds in zip(steps, found, strict=True)
+    ]
+
+
+def write_records(path: Path, records: Iterable[ScoredRun]) -> None:
+    """Keep records in a JSON file, as the baseline of later ones."""
+    write_json(path, {"format": FORMAT, "records": [asdict(record) for record in records]})
+
+
+def records_file(path: Path) -> Path:
+    """Return the file of records that a path means: itself, or `records.json` in the folder of a report."""
+    return path / "records.json" if path.is_dir() else path
+
+
+def read_records(path: Path) -> list[ScoredRun]:
+    """Return the records of a file, or of `records.json` in the folder of a report."""
+    path = records_file(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give the folder of an earlier report, or its records.json")
+    try:
+        data = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; make the report again") from error
+    if (
+        not isinstance(data, dict)
+        or data.get("format") != FORMAT
+        or not isinstance(data.get("records"), list)
+    ):
+        raise UserError(f"{path} holds no records of format {FORMAT}; make the report again")
+    return [_record(entry, path) for entry in data["records"]]
+
+
+def _record(entry: Any, path: Path) -> ScoredRun:
+    try:
+        points = [
+            EvaluationPoint(
+                int(point["step"]),
+                float(point["mean_reward"]),
+                None if point["wall_time"] is None else float(point["wall_time"]),
+            )
+            for point in entry["evaluations"]
+        ]
+        return ScoredRun(str(entry["task"]), str(entry["name"]), int(entry["seed"]), points)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{path} has a damaged record ({error}); make the report again") from error
+    except UserError as error:
+        raise UserError(f"{path} has a record that cannot be compared with: {error}") from error
