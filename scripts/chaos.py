@@ -33,7 +33,7 @@ from typing import Annotated, Any
 import tyro
 import yaml
 
-from rl_training.experiment.checkpoints.folders import pointed
+from rl_training.experiment.checkpoints.folders import read_pointer
 from rl_training.experiment.files import write_json, write_text
 from rl_training.experiment.logs.sinks import WALL_CLOCK
 
@@ -519,12 +519,12 @@ class Victim:
     def newest(self) -> str | None:
         """Return the name of the newest checkpoint, if there is one."""
         runs = list(self.output.glob("*__*"))
-        return pointed(runs[0] / "checkpoints", "last") if runs else None
+        return read_pointer(runs[0] / "checkpoints", "last") if runs else None
 
     @property
     def checkpoints(self) -> Path:
         """Where its checkpoints are."""
-        return run_of(self.output) / "checkpoints"
+        return find_run_dir(self.output) / "checkpoints"
 
 
 def _step(name: str) -> int:
@@ -570,13 +570,13 @@ def finish(process: subprocess.Popen[str], output: Path | None = None) -> Path:
     """
     printed, errors = process.communicate(timeout=300)
     if process.returncode == 2 and output is not None and " is finished (" in errors:
-        return run_of(output)
+        return find_run_dir(output)
     if process.returncode != 0:
         raise RuntimeError(f"a run ended with {process.returncode}: {errors.strip()}")
     return Path(printed.strip().splitlines()[-1])
 
 
-def run_of(output: Path) -> Path:
+def find_run_dir(output: Path) -> Path:
     """Return the one run in a folder."""
     (run_dir,) = output.glob("*__*")
     return run_dir
@@ -585,13 +585,13 @@ def run_of(output: Path) -> Path:
 def compare(reference: Path, run_dir: Path) -> list[str]:
     """Return what differs between two finished runs."""
     found = []
-    final = pointed(reference / "checkpoints", "last")
+    final = read_pointer(reference / "checkpoints", "last")
     saved = [hashes(folder / "checkpoints", str(final)) for folder in (reference, run_dir)]
     for name in sorted(saved[0].keys() | saved[1].keys()):
         if saved[0].get(name) != saved[1].get(name):
             found.append(f"{run_dir.name}: {name}")
     for name in ("last", "best"):
-        if pointed(reference / "checkpoints", name) != pointed(run_dir / "checkpoints", name):
+        if read_pointer(reference / "checkpoints", name) != read_pointer(run_dir / "checkpoints", name):
             found.append(f"{run_dir.name}: {name}")
     for name, read in (
         ("metrics.csv", csv_rows),

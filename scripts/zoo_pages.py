@@ -119,7 +119,7 @@ def page() -> str:
         needs = sorted({preset.about.needs for preset in own if preset.about.needs})
         manifest = f"[{family}/{BENCHMARK}.yaml]({family}/{BENCHMARK}.yaml)"
         said = f"Benchmark: {manifest}." + (f" Needs {', '.join(needs)}." if needs else "")
-        figures = published_of(family)
+        figures = published_figures(family)
         lines += [f"## {title}", "", said, ""]
         lines += [
             "| preset | environment | steps | score | published | verdict | settings from |",
@@ -130,7 +130,7 @@ def page() -> str:
     return "\n".join(lines)
 
 
-def published_of(family: str) -> dict[str, Published]:
+def published_figures(family: str) -> dict[str, Published]:
     """Return the figures of others by preset."""
     return {
         entry.preset: Published(**entry.published)

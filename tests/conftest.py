@@ -117,7 +117,7 @@ def rows() -> Callable[[Path], list[dict[str, Any]]]:
 
 
 @pytest.fixture
-def pointed() -> Callable[[Path, str], Path]:
+def read_pointer() -> Callable[[Path, str], Path]:
     """Follow `last` or `best` of a run by hand."""
 
     def follow(run_dir: Path, pointer: str) -> Path:

@@ -73,7 +73,7 @@ def test_a_full_disk(tiny, monkeypatch):
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(snapshot, "point", full)
+    monkeypatch.setattr(snapshot, "write_pointer", full)
     with pytest.raises(RunFault, match="checkpoint step_0 could not be written: No space left") as fault:
         train(tiny())
     assert_told_once(fault.value)

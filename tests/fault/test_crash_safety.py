@@ -209,7 +209,7 @@ def extra_row(run_dir: Path) -> None:
 
 def killed_before_the_pointer(run_dir: Path) -> list[Any]:
     """The folder `step_128` is whole, but `last` was not moved yet."""
-    real = snapshot_module.point
+    real = snapshot_module.write_pointer
 
     def point(checkpoints: Path, pointer: str, name: str) -> None:
         if name == "step_128":
@@ -217,7 +217,7 @@ def killed_before_the_pointer(run_dir: Path) -> list[Any]:
         real(checkpoints, pointer, name)
 
     def killed() -> None:
-        snapshot_module.point = point
+        snapshot_module.write_pointer = point
         main(["resume", str(run_dir), "--quiet"])
 
     assert forked(killed).code == -signal.SIGKILL

@@ -332,12 +332,14 @@ def test_going_on_from_such_a_pointer_by_name_is_refused(cli, garbled):
 
 
 @shows_warnings
-def test_a_run_with_such_a_pointer_goes_on_from_its_newest_checkpoint(cli, garbled, whole, rows, pointed):
+def test_a_run_with_such_a_pointer_goes_on_from_its_newest_checkpoint(
+    cli, garbled, whole, rows, read_pointer
+):
     outcome = cli("resume", garbled, "--quiet")
     assert outcome.code == 0
     (warning,) = outcome.warnings
     assert warning.endswith("using step_64")
-    assert pointed(garbled, "last").name == "step_128"
+    assert read_pointer(garbled, "last").name == "step_128"
     assert_same_run(garbled, whole, rows)
 
 

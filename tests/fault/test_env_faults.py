@@ -287,7 +287,7 @@ def test_being_killed_between_folder_and_pointer_leaves_the_previous_checkpoint(
     class Killed(BaseException):
         pass
 
-    real = snapshot.point
+    real = snapshot.write_pointer
 
     def point(checkpoints, pointer, name):
         if name == "step_64":
@@ -296,7 +296,7 @@ def test_being_killed_between_folder_and_pointer_leaves_the_previous_checkpoint(
 
     config = tiny(total_timesteps=160, checkpoint_every_timesteps=32)
     with monkeypatch.context() as patch:
-        patch.setattr(snapshot, "point", point)
+        patch.setattr(snapshot, "write_pointer", point)
         with pytest.raises(Killed):
             train(config)
     run_dir = only_run(Path(config.output_dir))

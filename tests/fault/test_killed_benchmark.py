@@ -13,7 +13,7 @@ import pytest
 
 from rl_training.experiment import start as runs
 from rl_training.experiment.records.read import read_run
-from rl_training.lab.benchmark_jobs import benchmark_jobs, contenders, published_of
+from rl_training.lab.benchmark_jobs import benchmark_jobs, contenders, published_figures
 from rl_training.lab.benchmark_report import report
 from rl_training.lab.manifests import read_manifest
 from rl_training.lab.scored_runs import scored_run
@@ -58,7 +58,7 @@ def left_alone(manifest: Path, folder: Path) -> dict[str, list[dict[str, str]]]:
         run = runs.train(job.config.with_overrides(output_dir=str(folder / "alone")))
         records.append(scored_run(read_run(run.run_dir), name=names[job.name].name))
     references = {"CartPole-v1": (20.0, 500.0)}
-    report(records, folder / "report", None, references, published_of(found))
+    report(records, folder / "report", None, references, published_figures(found))
     return tables(folder / "report")
 
 

@@ -16,7 +16,7 @@ import pytest
 from gymnasium import spaces
 
 from rl_training.core.errors import NO_MEMORY, EnvironmentFault, RunFault, UserError, is_out_of_memory
-from rl_training.experiment.faults import disk_fault, kept
+from rl_training.experiment.faults import disk_fault, last_checkpoint_text
 from rl_training.experiment.files import write_text
 from rl_training.experiment.loading import load_agent
 from rl_training.experiment.logs import metadata
@@ -93,7 +93,7 @@ def test_checkpoints_that_are_deleted_while_one_is_written_are_not_promised(tmp_
     assert str(disk_fault(error, "checkpoint step_64", tmp_path)) == (
         f"{gone} was deleted while the run was being trained; put it back, or train anew"
     )
-    assert kept(gone / "step_32") == "no checkpoint is left"
+    assert last_checkpoint_text(gone / "step_32") == "no checkpoint is left"
 
 
 def test_a_run_that_is_moved_is_told_and_goes_on_where_it_is(config, tmp_path, undisturbed):

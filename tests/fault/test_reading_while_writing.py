@@ -16,9 +16,9 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import Progress
 from rl_training.experiment.checkpoints import folders as checkpoint_folders
-from rl_training.experiment.checkpoints.folders import point, prune, read_given, recover_aside
+from rl_training.experiment.checkpoints.folders import open_checkpoint, prune, restore_backups, write_pointer
 from rl_training.experiment.checkpoints.format import write_checkpoint
-from rl_training.experiment.files import refuse_strange_files
+from rl_training.experiment.files import refuse_special_files
 from rl_training.experiment.start import resume, train
 
 CONFIG = TrainConfig(
@@ -32,8 +32,8 @@ def write(checkpoints: Path, step: int) -> None:
     write_checkpoint(
         checkpoints / f"step_{step}", config=CONFIG, progress=Progress(step), state=state, facts=FACTS
     )
-    point(checkpoints, "last", f"step_{step}")
-    point(checkpoints, "best", f"step_{step}")
+    write_pointer(checkpoints, "last", f"step_{step}")
+    write_pointer(checkpoints, "best", f"step_{step}")
 
 
 def new_steps(checkpoints: Path, step: int) -> None:
@@ -82,7 +82,7 @@ def test_no_read_fails_and_nothing_is_complained_about(
     run_dir = being_written(save)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        steps = [read_given(run_dir / name).progress.timesteps for _ in range(30)]
+        steps = [open_checkpoint(run_dir / name).progress.timesteps for _ in range(30)]
     assert steps == sorted(steps)
     assert save is same_step or steps[-1] > steps[0]
 
@@ -93,10 +93,10 @@ def test_files_that_vanish_during_the_look_for_strange_ones_are_passed_over(
     (tmp_path / "file").touch()
     real = os.walk
     monkeypatch.setattr(os, "walk", lambda folder: [(p, d, [*f, "gone"]) for p, d, f in real(folder)])
-    refuse_strange_files(tmp_path)
+    refuse_special_files(tmp_path)
     (tmp_path / "link").symlink_to("elsewhere")
     with pytest.raises(UserError, match="link is a link"):
-        refuse_strange_files(tmp_path)
+        refuse_special_files(tmp_path)
 
 
 def test_what_is_really_missing_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +105,9 @@ def test_what_is_really_missing_is_told_at_once(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "checkpoints" / "step_3" / "model.safetensors").unlink()
     for name in ("", "last", "checkpoints/step_3"):
         with pytest.raises(UserError, match=r"cannot read .*model.safetensors: No such file"):
-            read_given(tmp_path / name)
+            open_checkpoint(tmp_path / name)
     with pytest.raises(UserError, match="does not exist"):
-        read_given(tmp_path / "checkpoints" / "step_4")
+        open_checkpoint(tmp_path / "checkpoints" / "step_4")
 
 
 def test_a_folder_that_changes_all_the_time_is_given_up_after_some_tries(
@@ -124,7 +124,7 @@ def test_a_folder_that_changes_all_the_time_is_given_up_after_some_tries(
 
     monkeypatch.setattr(checkpoint_folders, "read_checkpoint", vanishes)
     with pytest.raises(UserError, match=r"cannot read model\.safetensors: No such file"):
-        read_given(tmp_path)
+        open_checkpoint(tmp_path)
     assert len(tries) == checkpoint_folders.TRIES
 
 
@@ -144,7 +144,7 @@ def test_a_reader_waits_while_a_checkpoint_is_being_replaced(
             (checkpoints / ".step_3.old").rename(checkpoints / "step_3")
 
     monkeypatch.setattr(checkpoint_folders.time, "sleep", second_rename)
-    assert read_given(tmp_path / name).progress.timesteps == 3
+    assert open_checkpoint(tmp_path / name).progress.timesteps == 3
     assert len(waits) == waited
 
 
@@ -188,8 +188,8 @@ def test_what_was_put_aside_stays_so_if_its_successor_is_there(tmp_path: Path) -
     for name in ("step_1", ".step_1.old", ".step_2.old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "manifest.json").write_text(name)
-    recover_aside(tmp_path)
-    recover_aside(tmp_path / "nowhere")
+    restore_backups(tmp_path)
+    restore_backups(tmp_path / "nowhere")
     found = {path.name: (path / "manifest.json").read_text() for path in tmp_path.iterdir()}
     assert found == {"step_1": "step_1", ".step_1.old": ".step_1.old", "step_2": ".step_2.old"}
 

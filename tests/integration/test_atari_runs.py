@@ -9,7 +9,7 @@ from test_resume_runs import assert_same_run, manifest, tensors
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.envs.determinism import inspect
+from rl_training.envs.determinism import check_determinism
 from rl_training.envs.factory import make_env
 from rl_training.experiment.console import Console
 from rl_training.experiment.loading import load_agent
@@ -57,7 +57,7 @@ def test_a_used_game_plays_like_a_fresh_one(env_id):
     config = TrainConfig(
         algo="ppo", env_id=env_id, preprocessing="atari", image_size=42, frame_stack=1, noop_max=3
     )
-    finding = inspect(config)
+    finding = check_determinism(config)
     assert (finding.rebuild, finding.problems) == (False, [])
     fresh, used = make_env(config, 0)(), make_env(config, 0)()
     for _ in range(2):

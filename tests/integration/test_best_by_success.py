@@ -38,21 +38,21 @@ def settings(tiny, **changes):
 
 
 @pytest.mark.parametrize(("by", "best"), [("success", 5), ("reward", 6)])
-def test_the_best_checkpoint(tiny, evaluations, pointed, by, best):
+def test_the_best_checkpoint(tiny, evaluations, read_pointer, by, best):
     evaluations()
     run_dir = train(settings(tiny, best_by=by)).run_dir
-    assert pointed(run_dir, "best").name == f"step_{32 * best}"
+    assert read_pointer(run_dir, "best").name == f"step_{32 * best}"
 
 
-def test_it_survives_a_pause(tiny, evaluations, pointed):
+def test_it_survives_a_pause(tiny, evaluations, read_pointer):
     seen = evaluations()
     run_dir = train(settings(tiny, best_by="success"), callbacks=[StopAtCollect(6 * 32)]).run_dir
     assert len(seen) == 5
     resume(run_dir)
-    assert pointed(run_dir, "best").name == "step_160"
+    assert read_pointer(run_dir, "best").name == "step_160"
 
 
-def test_the_flag_and_the_config(tiny, evaluations, cli, tmp_path, pointed):
+def test_the_flag_and_the_config(tiny, evaluations, cli, tmp_path, read_pointer):
     evaluations()
     path = tmp_path / "config.yaml"
     path.write_text(settings(tiny).to_yaml(), encoding="utf-8")
@@ -64,7 +64,7 @@ def test_the_flag_and_the_config(tiny, evaluations, cli, tmp_path, pointed):
 
 @pytest.mark.filterwarnings("always:best_by")
 def test_an_environment_that_never_tells_is_told_once_and_the_return_decides(
-    tiny, evaluations, cli, tmp_path, pointed
+    tiny, evaluations, cli, tmp_path, read_pointer
 ):
     evaluations([(reward, None) for reward, _ in SEEN])
     path = tmp_path / "config.yaml"
@@ -74,7 +74,7 @@ def test_an_environment_that_never_tells_is_told_once_and_the_return_decides(
     (warning,) = outcome.warnings
     assert "best_by is success, but no episode of this evaluation says is_success" in warning
     (run_dir,) = (tmp_path / "runs").iterdir()
-    assert pointed(run_dir, "best").name == "step_192"
+    assert read_pointer(run_dir, "best").name == "step_192"
 
 
 def test_any_rate_that_is_told_beats_none():

@@ -18,9 +18,9 @@ def test_lines(capsys):
     board.event(state("training"))
     board.event(state("training", steps=32))
     board.event(state("finished", steps=64, evaluation=1.25))
-    board.event(state("failed", error="it \x1b[31mbroke", kept=True))
+    board.event(state("failed", error="it \x1b[31mbroke", earlier=True))
     board.event(state("waiting", held=True))
-    board.event(state("finished", kept=True))
+    board.event(state("finished", earlier=True))
     assert capsys.readouterr().out.splitlines() == [
         "tiny seed 1: began",
         "tiny seed 1: began, goes on after 32 steps",

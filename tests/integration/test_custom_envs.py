@@ -14,7 +14,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.envs import make_vector_env
 from rl_training.envs.factory import make_env
-from rl_training.experiment.building import Given
+from rl_training.experiment.building import UserObjects
 from rl_training.experiment.start import evaluate_checkpoint, make_run_dir, resume, train
 from rl_training.experiment.video import record_video
 from rl_training.trainer import train_ppo
@@ -150,7 +150,7 @@ def test_the_function_may_come_when_it_is_needed(clock_run):
 
 
 def test_a_run_of_a_function_that_was_killed_at_once_asks_too(tiny):
-    run_dir = make_run_dir(tiny(env_id="CartPole-v1"), given=Given(factory=Clockwork))
+    run_dir = make_run_dir(tiny(env_id="CartPole-v1"), given=UserObjects(factory=Clockwork))
     with pytest.raises(UserError, match=ASKED):
         resume(run_dir)
     assert resume(run_dir, factory=Clockwork).metrics["global_step"] == 64

@@ -19,7 +19,7 @@ from rl_training.experiment.files import read_json
 from rl_training.experiment.logs.rows import last_row
 from rl_training.lab import launcher as launching
 from rl_training.lab.jobs import Board, Job, JobFolder, JobState, jobs_of
-from rl_training.lab.launcher import launch, on_its_cores, share_of_cores, what_went_wrong
+from rl_training.lab.launcher import failure_text, launch, share_of_cores, with_one_thread
 from support.configs import tiny_config
 from support.folders import run_folder
 
@@ -31,7 +31,7 @@ class Recording(Board):
         self.events: list[str] = []
 
     def event(self, state: JobState) -> None:
-        self.events.append(f"{state.job.config.seed} {state.status}{' earlier' if state.kept else ''}")
+        self.events.append(f"{state.job.config.seed} {state.status}{' earlier' if state.earlier else ''}")
 
 
 def plain_config(**overrides: Any) -> TrainConfig:
@@ -99,8 +99,8 @@ def test_cores_are_shared(monkeypatch):
 
 def test_one_thread_unless_somebody_chose():
     assert plain_config().num_threads == "auto"
-    assert on_its_cores(plain_config()).num_threads == 1
-    assert on_its_cores(plain_config(num_threads=2)).num_threads == 2
+    assert with_one_thread(plain_config()).num_threads == 1
+    assert with_one_thread(plain_config(num_threads=2)).num_threads == 2
 
 
 def test_done_once_and_kept(tmp_path):
@@ -194,7 +194,7 @@ def test_a_full_disk_stops_everything_gently(tmp_path, fake_child, monkeypatch):
         raise OSError(28, "No space left on device", str(tmp_path / "jobs"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(JobFolder, "keep", full)
+        patch.setattr(JobFolder, "write_record", full)
         with pytest.raises(RunFault, match="jobs: No space left on device; nothing that was trained is lost"):
             launch([job], tmp_path)
     board = Recording()
@@ -322,7 +322,7 @@ def test_a_failure_that_cannot_be_forgotten_is_a_sentence(tmp_path, fake_child, 
     def refuse(self, job):
         raise OSError(30, "Read-only file system", str(tmp_path / "jobs"))
 
-    monkeypatch.setattr(JobFolder, "forget_failure", refuse)
+    monkeypatch.setattr(JobFolder, "retry_failed_job", refuse)
     with pytest.raises(RunFault, match="jobs: Read-only file system; nothing that was trained is lost"):
         launch([job], tmp_path, retry_failed=True)
 
@@ -359,10 +359,10 @@ def test_more_processes_than_jobs_cost_nothing(tmp_path, fake_child):
 def test_what_went_wrong(tmp_path):
     errors = tmp_path / "errors.txt"
     errors.write_text("warning: something\nerror: it broke\n  - here\n")
-    assert what_went_wrong(1, errors) == "it broke\n  - here"
-    assert what_went_wrong(-9, errors) == "ended by SIGKILL; memory may have been short"
+    assert failure_text(1, errors) == "it broke\n  - here"
+    assert failure_text(-9, errors) == "ended by SIGKILL; memory may have been short"
     errors.write_text("")
-    assert what_went_wrong(3, errors) == "ended with exit code 3, without a word"
+    assert failure_text(3, errors) == "ended with exit code 3, without a word"
 
 
 def test_the_last_row_of_a_growing_file(tmp_path):

@@ -399,7 +399,7 @@ def test_the_status_of_a_resumed_crash_is_finished_and_both_starts_are_recorded(
     assert [entry["timesteps"] for entry in data["resumes"]] == [128]
 
 
-def test_jobs_that_ran_are_not_repeated_and_the_best_is_remembered(tiny, rows, pointed):
+def test_jobs_that_ran_are_not_repeated_and_the_best_is_remembered(tiny, rows, read_pointer):
     config = tiny(
         total_timesteps=256, eval_every_timesteps=96, checkpoint_every_timesteps=96, log_every_timesteps=96,
         learning_rate=1e-9, keep_checkpoints=9,
@@ -412,7 +412,7 @@ def test_jobs_that_ran_are_not_repeated_and_the_best_is_remembered(tiny, rows, p
     assert [row["time/total_timesteps"] for row in rows(run_dir / "metrics.jsonl")] == [96, 192, 256]
     written = {path.name for path in (run_dir / "checkpoints").glob("step_*")}
     assert written == {"step_0", "step_96", "step_128", "step_192", "step_256"}
-    assert pointed(run_dir, "best").name == "step_96"  # equal later ones are no new best
+    assert read_pointer(run_dir, "best").name == "step_96"  # equal later ones are no new best
 
 
 def test_a_plateau_goes_on_counting(tiny, rows):
@@ -445,7 +445,7 @@ def test_a_run_goes_on_from_a_checkpoint_that_is_named(tiny, rows):
 
 
 @pytest.fixture
-def late_best(tiny, rows, pointed) -> Path:
+def late_best(tiny, rows, read_pointer) -> Path:
     """A run with an evaluation and a checkpoint at each of its five rollouts, of which the third is the best so far."""
     config = tiny(
         total_timesteps=320, checkpoint_every_timesteps=32, eval_every_timesteps=32, log_every_timesteps=32,
@@ -456,12 +456,12 @@ def late_best(tiny, rows, pointed) -> Path:
     assert max(scores[0], scores[1]) < scores[2] == max(scores), (
         "choose other settings: the third must be best"
     )
-    assert pointed(run_dir, "best").name == "step_96"
+    assert read_pointer(run_dir, "best").name == "step_96"
     return run_dir
 
 
 @pytest.mark.parametrize(("start", "best"), [(0, None), (32, "step_32"), (64, "step_32")])
-def test_going_back_behind_the_best_checkpoint_forgets_it(late_best, pointed, start, best):
+def test_going_back_behind_the_best_checkpoint_forgets_it(late_best, read_pointer, start, best):
     """`best` is at once what it was then, and names nothing that is gone."""
     seen = []
 
@@ -470,21 +470,21 @@ def test_going_back_behind_the_best_checkpoint_forgets_it(late_best, pointed, st
             if not seen:
                 names = {path.name for path in (late_best / "checkpoints").glob("step_*")}
                 pointer = late_best / "checkpoints" / "best"
-                seen.extend([names, pointed(late_best, "best").name if pointer.exists() else None])
+                seen.extend([names, read_pointer(late_best, "best").name if pointer.exists() else None])
 
     result = resume(late_best / "checkpoints" / f"step_{start}", callbacks=[Look()])
     assert seen == [{f"step_{step}" for step in range(0, start + 1, 32)}, best]
     assert result.metrics["global_step"] == 320
-    assert pointed(late_best, "best").is_dir()
+    assert read_pointer(late_best, "best").is_dir()
 
 
-def test_a_best_checkpoint_that_is_gone_is_not_named(late_best, pointed):
+def test_a_best_checkpoint_that_is_gone_is_not_named(late_best, read_pointer):
     """Going back to where the best one had been another, which was deleted since."""
     shutil.rmtree(late_best / "checkpoints" / "step_32")
     result = resume(late_best / "checkpoints" / "step_64", callbacks=[StopAtUpdate(0)])
     assert result.metrics["global_step"] == 96
     pointer = late_best / "checkpoints" / "best"
-    assert not pointer.exists() or pointed(late_best, "best").is_dir()
+    assert not pointer.exists() or read_pointer(late_best, "best").is_dir()
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints/last", "checkpoints/step_{newest}"])

@@ -44,7 +44,7 @@ def run_dir(config) -> Path:
 
 
 @pytest.mark.usefixtures("real_curves")
-def test_every_promised_file_is_there(run_dir, pointed):
+def test_every_promised_file_is_there(run_dir, read_pointer):
     for name in (
         "config.yaml", "metadata.json", "metrics.csv", "metrics.jsonl", "evaluations.jsonl", "learning_curve.png",
     ):  # fmt: skip
@@ -52,7 +52,7 @@ def test_every_promised_file_is_there(run_dir, pointed):
     assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
     assert list((run_dir / "tensorboard").glob("events.out.tfevents.*"))
     for pointer in ("last", "best"):
-        folder = pointed(run_dir, pointer)
+        folder = read_pointer(run_dir, pointer)
         assert {"model.safetensors", "manifest.json"} <= {path.name for path in folder.iterdir()}
     hidden = {path.name for path in run_dir.rglob(".*")}
     assert hidden == {".lock", ".origin.json"}, "a temporary file was left behind"
@@ -143,8 +143,8 @@ def test_greedy_evaluations_play_the_same_episode_and_sampled_ones_do_not(tiny, 
         assert (len(set(evaluation["returns"])) == 1) == deterministic
 
 
-def test_the_manifest_hashes_its_files_and_holds_what_the_run_was(run_dir, pointed, rows):
-    folder = pointed(run_dir, "last")
+def test_the_manifest_hashes_its_files_and_holds_what_the_run_was(run_dir, read_pointer, rows):
+    folder = read_pointer(run_dir, "last")
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["progress"] == {"timesteps": 160, "updates": 5}
     assert manifest["config"] == load_config(run_dir / "config.yaml").to_dict()
@@ -160,7 +160,7 @@ def test_the_manifest_hashes_its_files_and_holds_what_the_run_was(run_dir, point
     assert {f"{group}.safetensors" for group in ("model", "optimizer", "envs", "generators")} <= set(tensors)
     facts, last = manifest["facts"], rows(run_dir / "evaluations.jsonl")[-1]
     assert facts["evaluation"] == {key: value for key, value in last.items() if key != "timesteps"}
-    assert facts["best_checkpoint"] == pointed(run_dir, "best").name
+    assert facts["best_checkpoint"] == read_pointer(run_dir, "best").name
     assert set(facts["spaces"]) == {"observation_space", "action_space"}
     assert space_from_data(facts["spaces"]["action_space"]) == spaces.Discrete(2)
     assert {"python", "torch", "numpy", "gymnasium", "processor", "num_threads"} <= set(facts["surroundings"])
@@ -198,18 +198,18 @@ def test_the_cost_of_checkpoints_is_logged(run_dir, rows):
         assert 0 < values[0] < values[-1]
 
 
-def test_last_is_the_newest_and_best_the_first_of_the_best(tiny, rows, pointed):
+def test_last_is_the_newest_and_best_the_first_of_the_best(tiny, rows, read_pointer):
     config = tiny(total_timesteps=640, eval_every_timesteps=64, learning_rate=5e-2, keep_checkpoints=1)
     run_dir = train(config).run_dir
     evaluations = rows(run_dir / "evaluations.jsonl")
     best = max(evaluations, key=lambda row: row["mean_reward"])
     assert best["timesteps"] < 640, "choose other settings: here best and last must differ"
-    assert pointed(run_dir, "best").name == f"step_{best['timesteps']}"
-    assert pointed(run_dir, "last").name == "step_640"
+    assert read_pointer(run_dir, "best").name == f"step_{best['timesteps']}"
+    assert read_pointer(run_dir, "last").name == "step_640"
 
 
 @pytest.mark.parametrize("keep", [1, 2, 4])
-def test_the_newest_checkpoints_are_kept_besides_the_best(tiny, pointed, keep):
+def test_the_newest_checkpoints_are_kept_besides_the_best(tiny, read_pointer, keep):
     config = tiny(
         total_timesteps=320, checkpoint_every_timesteps=32, eval_every_timesteps=32, keep_checkpoints=keep,
         learning_rate=1e-9,
@@ -217,7 +217,7 @@ def test_the_newest_checkpoints_are_kept_besides_the_best(tiny, pointed, keep):
     run_dir = train(config).run_dir
     found = {path.name for path in (run_dir / "checkpoints").glob("step_*")}
     newest = {f"step_{320 - 32 * back}" for back in range(keep)}
-    assert pointed(run_dir, "best").name == "step_32"  # nothing is learned, so nothing beats the first
+    assert read_pointer(run_dir, "best").name == "step_32"  # nothing is learned, so nothing beats the first
     assert found == newest | {"step_32"}  # step_0 is none of them
 
 

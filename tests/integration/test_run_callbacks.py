@@ -46,7 +46,7 @@ def test_a_callback_sees_the_four_events_in_order(tiny):
 
 
 @pytest.mark.parametrize("event", ["on_collect", "on_update", "on_evaluate"])
-def test_stop_training_ends_the_run_cleanly_with_a_checkpoint(tiny, rows, pointed, event):
+def test_stop_training_ends_the_run_cleanly_with_a_checkpoint(tiny, rows, read_pointer, event):
     def stop(*_):
         raise StopTraining("enough")
 
@@ -57,7 +57,7 @@ def test_stop_training_ends_the_run_cleanly_with_a_checkpoint(tiny, rows, pointe
     assert result.metrics["global_step"] == 32
     assert metadata(result.run_dir)["status"] == "stopped"
     assert metadata(result.run_dir)["stop_reason"] == "enough"
-    assert pointed(result.run_dir, "last").name == "step_32" == result.checkpoint_path.name
+    assert read_pointer(result.run_dir, "last").name == "step_32" == result.checkpoint_path.name
     assert [row["time/total_timesteps"] for row in rows(result.run_dir / "metrics.jsonl")] == [32]
     assert len(rows(result.run_dir / "evaluations.jsonl")) == 1
     # the iteration is finished and the others are told
@@ -76,7 +76,7 @@ def test_a_stopped_run_is_finished_until_a_budget_is_given(tiny, rows):
 
 
 @pytest.mark.parametrize("event", ["on_collect", "on_update"])
-def test_pause_training_writes_a_checkpoint_and_nothing_else(tiny, rows, pointed, event):
+def test_pause_training_writes_a_checkpoint_and_nothing_else(tiny, rows, read_pointer, event):
     def pause(progress, *_):
         if progress.timesteps >= 96:
             raise PauseTraining("later")
@@ -90,7 +90,7 @@ def test_pause_training_writes_a_checkpoint_and_nothing_else(tiny, rows, pointed
     assert result.metrics["global_step"] == 96
     data = metadata(result.run_dir)
     assert (data["status"], data["stop_reason"]) == ("paused", "later")
-    assert pointed(result.run_dir, "last").name == "step_96" == result.checkpoint_path.name
+    assert read_pointer(result.run_dir, "last").name == "step_96" == result.checkpoint_path.name
     # neither a row nor an evaluation that the uninterrupted run would not have
     assert [row["time/total_timesteps"] for row in rows(result.run_dir / "metrics.jsonl")] == [64]
     assert [row["timesteps"] for row in rows(result.run_dir / "evaluations.jsonl")] == [64]
@@ -154,13 +154,13 @@ def test_a_plateau_stops_after_so_many_evaluations_without_a_new_best(tiny, rows
     assert "3 evaluations without improvement" in result.stop_reason
 
 
-def test_a_run_that_stops_on_a_plateau_ends_with_a_checkpoint_of_its_last_step(tiny, pointed):
+def test_a_run_that_stops_on_a_plateau_ends_with_a_checkpoint_of_its_last_step(tiny, read_pointer):
     config = tiny(total_timesteps=640, eval_every_timesteps=32, stop_after_stale_evals=2, learning_rate=1e-9)
     result = train(config)
     assert result.metrics["global_step"] == 96
     assert result.checkpoint_path.name == "step_96"
-    assert pointed(result.run_dir, "last").name == "step_96"
-    assert pointed(result.run_dir, "best").name == "step_32"
+    assert read_pointer(result.run_dir, "last").name == "step_96"
+    assert read_pointer(result.run_dir, "best").name == "step_32"
 
 
 def test_max_time_pauses_at_the_first_update_after_it(tiny, cli, rows):

@@ -17,7 +17,7 @@ import rl_training
 from rl_training.algorithms import ALGORITHMS, DQN, PPO
 from rl_training.cli import load_config
 from rl_training.core.errors import UserError
-from rl_training.experiment.checkpoints.folders import read_given
+from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.warm_start import FOLDER
 from rl_training.experiment.start import resume, train
 from support.callbacks import StopAtCollect
@@ -65,8 +65,8 @@ class TestWhatItBeginsWith:
             assert same(first / name, old.checkpoint_path / name), group
         moments = load_file(first / "optimizer.safetensors")
         assert all(not np.any(part) for key, part in moments.items() if "flat" not in key), moments.keys()
-        assert read_given(first).progress.updates == 0
-        assert read_given(new).progress.timesteps == 64
+        assert open_checkpoint(first).progress.updates == 0
+        assert open_checkpoint(new).progress.timesteps == 64
         assert not same(new / "checkpoints" / "step_64" / "model.safetensors", first / "model.safetensors")
         assert contents(old.run_dir) == before
 
@@ -110,7 +110,7 @@ class TestWhatItBeginsWith:
         folders = Path(new.agent.path).parent
         counts = []
         for folder in (old.checkpoint_path, folders / "step_0", folders / "step_64"):
-            state = read_given(folder).state["envs"]["statistics"]
+            state = open_checkpoint(folder).state["envs"]["statistics"]
             counts.append([float(next(iter(state[str(i)].values()))["count"]) for i in range(2)])
         assert np.allclose(counts[0], counts[1], atol=1.5)  # the first observation is one more
         assert min(counts[2]) > max(counts[0])
@@ -174,7 +174,7 @@ class TestMisfits:
         with pytest.raises(UserError, match="holds a ppo agent"):
             DQN.start_from(old.run_dir)
         with pytest.raises(UserError, match="holds a ppo agent, and this is a run of dqn"):
-            train(tiny("dqn"), learned=read_given(old.run_dir))
+            train(tiny("dqn"), learned=open_checkpoint(old.run_dir))
 
 
 class TestResume:
@@ -238,7 +238,7 @@ class TestResume:
         process.wait()
         shutil.rmtree(old.run_dir)
         (run_dir,) = (path for path in (tmp_path / "new").iterdir() if not path.name.startswith("."))
-        done = read_given(run_dir).progress.timesteps
+        done = open_checkpoint(run_dir).progress.timesteps
         assert resume(run_dir, total_timesteps=done + 64).metrics["global_step"] == done + 64
         assert metadata(run_dir)["started_from"]["timesteps"] == 64
 

@@ -16,29 +16,29 @@ def normalised(tiny):
     )
 
 
-def test_best_and_last_have_each_their_own(normalised, pointed, rows):
+def test_best_and_last_have_each_their_own(normalised, read_pointer, rows):
     config = normalised(total_timesteps=320, eval_every_timesteps=32, learning_rate=1e-12)
     run_dir = train(config).run_dir
     evaluations = rows(run_dir / "evaluations.jsonl")
     best = max(evaluations, key=lambda row: row["mean_reward"])["timesteps"]
     assert best < 320
     for pointer, steps in (("best", best), ("last", 320)):
-        weights = load_file(pointed(run_dir, pointer) / "model.safetensors")
+        weights = load_file(read_pointer(run_dir, pointer) / "model.safetensors")
         assert float(weights["normalizer.moments.count"]) == steps
         assert float(weights["reward_normalizer.moments.count"]) == steps
-    moments = [load_file(pointed(run_dir, p) / "model.safetensors") for p in ("best", "last")]
+    moments = [load_file(read_pointer(run_dir, p) / "model.safetensors") for p in ("best", "last")]
     assert not np.array_equal(moments[0]["normalizer.moments.mean"], moments[1]["normalizer.moments.mean"])
 
 
 @pytest.mark.parametrize("pointer", ["best", "last"])
-def test_a_loaded_agent_repeats_the_evaluation_of_its_checkpoint(normalised, rows, pointed, pointer):
+def test_a_loaded_agent_repeats_the_evaluation_of_its_checkpoint(normalised, rows, read_pointer, pointer):
     """Only possible with the statistics of that moment: those of another step give other actions."""
     run_dir = train(normalised(total_timesteps=320, eval_every_timesteps=32, num_eval_episodes=8)).run_dir
     model = rl_training.load(run_dir / pointer)
     (recorded,) = [r for r in rows(run_dir / "evaluations.jsonl") if r["timesteps"] == model.agent.timesteps]
     del recorded["timesteps"]
     assert model.evaluate(8) == recorded
-    assert model.agent.path == pointed(run_dir, pointer)
+    assert model.agent.path == read_pointer(run_dir, pointer)
 
 
 def test_the_recorded_statistics_are_those_of_the_observations(tiny):

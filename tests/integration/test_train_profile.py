@@ -12,7 +12,7 @@ DQN = ("--learning-starts", "32", "--batch-size", "8", "--num-envs", "2", "--tra
 PPO = ("--num-envs", "2", "--num-steps", "32", "--batch-size", "32", "--update-epochs", "2")
 
 
-def run_of(folder: Path) -> Path:
+def find_run_dir(folder: Path) -> Path:
     [run] = folder.iterdir()
     return run
 
@@ -26,8 +26,8 @@ def test_the_profile_is_told_and_kept_and_learns_the_same(
     assert (plain.code, profiled.code) == (0, 0)
     assert "Where the time went" not in plain.out
     assert "Where the time went" in profiled.out
-    assert not (run_of(tmp_path / "plain") / "profile.json").exists()
-    told = json.loads((run_of(tmp_path / "profiled") / "profile.json").read_text())
+    assert not (find_run_dir(tmp_path / "plain") / "profile.json").exists()
+    told = json.loads((find_run_dir(tmp_path / "profiled") / "profile.json").read_text())
     assert told["timesteps"] == 256
     sections = told["sections"]
     assert {"env", "act", "store", "sample", "update", "log", "evaluate", "checkpoint", "other"} <= set(
@@ -38,7 +38,7 @@ def test_the_profile_is_told_and_kept_and_learns_the_same(
     parts = sum(found["seconds"] for name, found in sections.items() if "/" not in name)
     assert parts == pytest.approx(told["seconds"])
     weights = [
-        (run_of(tmp_path / name) / "checkpoints" / "step_256" / "model.safetensors").read_bytes()
+        (find_run_dir(tmp_path / name) / "checkpoints" / "step_256" / "model.safetensors").read_bytes()
         for name in ("plain", "profiled")
     ]
     assert weights[0] == weights[1]
@@ -46,5 +46,5 @@ def test_the_profile_is_told_and_kept_and_learns_the_same(
 
 def test_quiet_prints_the_folder_alone_and_keeps_the_profile(cli: Callable[..., Any], tmp_path: Path):
     done = cli("train", "ppo", *CARTPOLE, *PPO, "--output-dir", tmp_path, "--profile", "--quiet")
-    assert done.out.strip() == str(run_of(tmp_path))
-    assert (run_of(tmp_path) / "profile.json").exists()
+    assert done.out.strip() == str(find_run_dir(tmp_path))
+    assert (find_run_dir(tmp_path) / "profile.json").exists()

@@ -19,7 +19,7 @@ from rl_training.algorithms import PPO
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
-from rl_training.experiment.building import Given
+from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.format import read_checkpoint
 from rl_training.experiment.start import make_run_dir, resume, train
 from rl_training.runtime.callbacks import Callback, StopTraining, TrainingContext
@@ -377,7 +377,7 @@ class TestAClassWithItsOwnBuild:
 
     def test_one_that_was_killed_before_its_first_checkpoint_is_known_too(self, tiny):
         config = tiny()
-        run_dir = make_run_dir(config, given=Given(Halved))
+        run_dir = make_run_dir(config, given=UserObjects(Halved))
         with pytest.raises(UserError, match=r"was begun by .*:Halved"):
             resume(run_dir)
         Halved.built.clear()

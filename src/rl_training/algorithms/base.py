@@ -52,12 +52,12 @@ class Algorithm:
             raise ConfigError(
                 [f"algo is '{config.algo}', but {type(self).__name__} takes algo '{self.name}'"]
             )
-        from rl_training.experiment.building import Given
+        from rl_training.experiment.building import UserObjects
 
         if isinstance(env, str):
             config, env = config.with_overrides(env_id=env), None
-        given = Given(type(self), env, encoder)
-        self.config = given.named_in(config)
+        given = UserObjects(type(self), env, encoder)
+        self.config = given.name_encoder(config)
         self._factory, self._encoder = env, encoder
         self._agent: Agent | None = None
         self._run_dir: PathLike[str] | None = None
@@ -105,7 +105,7 @@ class Algorithm:
         `auto` does in terminals and notebooks.
         """
         from rl_training.experiment import start as runs
-        from rl_training.experiment.agent_copies import going_on_from
+        from rl_training.experiment.agent_copies import checkpoint_to_continue
         from rl_training.experiment.console import python_console
 
         follow = runs.Follow(self._become)
@@ -118,7 +118,7 @@ class Algorithm:
                 max_time = self.config.max_time
                 result = runs.resume(self._unfinished, max_time=max_time, callbacks=callbacks, **parts)
             else:
-                with going_on_from(self._agent, self._run_dir) as start_from:
+                with checkpoint_to_continue(self._agent, self._run_dir) as start_from:
                     config, origin = self._begun(start_from, total_timesteps)
                     result = runs.train(config, callbacks=callbacks, **origin, **parts)
             paused = result.paused
@@ -236,10 +236,10 @@ class Algorithm:
     def agent(self) -> "Agent":
         """The acting part: of the last checkpoint, or of the run that goes on; at first, with initial weights."""
         if self._agent is None:
-            from rl_training.experiment.building import Given
+            from rl_training.experiment.building import UserObjects
             from rl_training.experiment.loading import load_agent, new_agent
 
-            given = Given(type(self), self._factory, self._encoder)
+            given = UserObjects(type(self), self._factory, self._encoder)
             if self._run_dir is None:
                 self._agent = new_agent(self.config, given)
             else:
@@ -255,17 +255,17 @@ class Algorithm:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: all that `save` keeps, and nothing that is open; refuse what has no name."""
-        from rl_training.experiment.agent_copies import refuse_nameless
-        from rl_training.experiment.building import Given
+        from rl_training.experiment.agent_copies import check_picklable
+        from rl_training.experiment.building import UserObjects
 
-        refuse_nameless(Given(type(self), self._factory, self._encoder))
+        check_picklable(UserObjects(type(self), self._factory, self._encoder))
         return self._content()
 
     def __setstate__(self, content: dict[str, Any]) -> None:
-        from rl_training.experiment.agent_copies import still_there
+        from rl_training.experiment.agent_copies import existing_folder
 
         vars(self).update(content)
-        self._unfinished = still_there(self._unfinished)
+        self._unfinished = existing_folder(self._unfinished)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = object.__new__(type(self))

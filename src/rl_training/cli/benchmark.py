@@ -22,10 +22,10 @@ def run(argv: list[str]) -> int:
     manifest = read_manifest(wanted.manifest)
     from rl_training.cli.launching import run_jobs, typed
     from rl_training.lab.benchmark_jobs import (
-        baseline_of,
         benchmark_jobs,
         contenders,
-        published_of,
+        published_figures,
+        read_baseline,
         scored_jobs,
     )
     from rl_training.lab.benchmark_report import ReportNotWritten, report
@@ -33,7 +33,7 @@ def run(argv: list[str]) -> int:
     budget = {} if wanted.total_timesteps is None else {"total_timesteps": wanted.total_timesteps}
     found = contenders(manifest, budget)
     folder = Path(wanted.output_dir)
-    baseline = None if wanted.baseline is None else baseline_of(Path(wanted.baseline), found, folder)
+    baseline = None if wanted.baseline is None else read_baseline(Path(wanted.baseline), found, folder)
     launched, code = run_jobs(
         benchmark_jobs(found, wanted.seeds or manifest.seeds),
         folder,
@@ -44,7 +44,7 @@ def run(argv: list[str]) -> int:
     if launched.stopped_by is None and launched.records:
         records = scored_jobs(found, launched.records)
         try:
-            files = report(records, folder, baseline, manifest.references, published_of(found))
+            files = report(records, folder, baseline, manifest.references, published_figures(found))
         except ReportNotWritten as error:
             reason = str(error).removesuffix("; choose another")
             raise RunFault(f"{reason}; the runs are kept, and the same command writes it again") from error

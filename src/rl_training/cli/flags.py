@@ -18,7 +18,7 @@ from rl_training.config.preprocessing import SETTINGS_OF
 from rl_training.config.schedules import Schedule, schedule_text
 from rl_training.config.strict_yaml import StrictLoader
 from rl_training.core.errors import UserError
-from rl_training.envs.factory import EnvFactory, named_factory
+from rl_training.envs.factory import EnvFactory, import_factory
 
 RUN_GROUPS = {
     "run": ("env_id", "seed", "total_timesteps", "output_dir", "device", "num_threads"),
@@ -83,7 +83,7 @@ def chosen_env(env_id: str | None, env_factory: str | None) -> EnvFactory | str 
         return env_id
     if env_id is not None:
         raise UserError("--env-id and --env-factory both name an environment; give one of them")
-    return named_factory(env_factory)
+    return import_factory(env_factory)
 
 
 def field_help(config_class: type) -> dict[str, str]:

@@ -34,12 +34,12 @@ class PlainBoard(Board):
 
     def event(self, state: JobState) -> None:
         """Print it."""
-        if state.kept and state.status == "finished":
+        if state.earlier and state.status == "finished":
             return  # there may be many; they are counted at the end
         details = [state.error] if state.error else _details(state)
         if state.status in ("waiting", "training"):
             details = [f"goes on after {state.steps:,} steps"] if state.steps else []
-        earlier = " earlier" if state.kept else ""
+        earlier = " earlier" if state.earlier else ""
         print(printable(f"{state.job}: {', '.join([WORDS[state.status] + earlier, *details])}"), flush=True)
 
     def show(self, states: Sequence[JobState]) -> None:

@@ -29,13 +29,13 @@ def run_jobs(
     """
     launched = launch(jobs, folder, processes=processes, retry_failed=retry_failed, board=make_board())
     finished, failed = launched.having("finished"), launched.having("failed")
-    earlier = sum(state.kept for state in finished)
+    earlier = sum(state.earlier for state in finished)
     print(
         f"{len(finished)} of {len(launched.states)} runs are finished"
         + (f", {earlier} of them earlier" if earlier else "")
     )
     others = {
-        state.record["versions"].get("rl_training") for state in finished if state.kept and state.record
+        state.record["versions"].get("rl_training") for state in finished if state.earlier and state.record
     }
     if others - {__version__}:
         print(f"note: some were made by rl_training {', '.join(sorted(map(str, others - {__version__})))}")

@@ -13,7 +13,7 @@ from rl_training.config import TrainConfig
 from rl_training.config.fields import CheckedConfig
 from rl_training.core.errors import UserError
 from rl_training.core.foreign_names import here_called
-from rl_training.envs.factory import named_factory
+from rl_training.envs.factory import import_factory
 from rl_training.experiment.console import make_console
 from rl_training.experiment.start import resume
 
@@ -48,7 +48,7 @@ def run(argv: list[str]) -> int:
     flags = parse(Resume, with_whole_numbers(argv, counts_of(Resume)), "rl-training resume")
     result = resume(
         flags.run,
-        factory=named_factory(flags.env_factory) if flags.env_factory is not None else None,
+        factory=import_factory(flags.env_factory) if flags.env_factory is not None else None,
         total_timesteps=flags.total_timesteps,
         max_time=flags.max_time,
         console=make_console(flags.quiet),

@@ -17,7 +17,7 @@ from rl_training.cli.tables import age, either, number, print_json, print_table,
 from rl_training.core.errors import UserError, did_you_mean, printable
 from rl_training.experiment.records.compare import differences_of
 from rl_training.experiment.records.read import RunRecord
-from rl_training.experiment.records.remove import leftovers, refuse_removal, remove_runs, strangers
+from rl_training.experiment.records.remove import check_removable, foreign_files, leftovers, remove_runs
 from rl_training.experiment.records.search import Runs, row_of, run_at, search
 
 HELP = """usage: rl-training runs ACTION [options]
@@ -239,14 +239,14 @@ def remove(argv: list[str]) -> int:
     if not flags.runs:
         raise UserError("rm needs runs: rl-training runs rm runs/RUN")
     paths = list({os.path.realpath(path): Path(path) for path in flags.runs}.values())
-    records = [refuse_removal(path) for path in paths]  # all of them, before the first is touched
+    records = [check_removable(path) for path in paths]  # all of them, before the first is touched
     if not flags.yes:
         if not sys.stdin.isatty():
             raise UserError("rm asks before it deletes, and there is no terminal to ask on; say --yes")
         if not _agreed(records):
             print("nothing was removed")
             return 0
-    others = {path: strangers(path) for path in paths}
+    others = {path: foreign_files(path) for path in paths}
     remove_runs(paths)
     for path in paths:
         print(printable(f"removed {path}{_with(others[path])}"))
@@ -261,7 +261,7 @@ def _with(others: list[str]) -> str:
 def _agreed(records: list[RunRecord]) -> bool:
     for record in records:
         steps = f"{number(record.timesteps, ',')} steps"
-        print(printable(f"{record.path}  {record.status}, {steps}{_with(strangers(record.path))}"))
+        print(printable(f"{record.path}  {record.status}, {steps}{_with(foreign_files(record.path))}"))
     what = "this run" if len(records) == 1 else f"these {len(records)} runs"
     try:
         return input(f"Delete {what} for good? [y/N] ").strip().lower() in ("y", "yes")

@@ -7,13 +7,13 @@ from rl_training.cli.flags import named_settings, parse_train_flags, taken_flag
 from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
 from rl_training.config.presets import preset_name, presets
 from rl_training.core.errors import UserError, did_you_mean, printable
-from rl_training.experiment.checkpoints.folders import read_given
+from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.warm_start import refuse_start, taken_over
 from rl_training.experiment.console import make_console
 from rl_training.experiment.logs.profile import RunProfile
 from rl_training.experiment.start import TrainResult, train
-from rl_training.lab.preset_scores import beside_known
+from rl_training.lab.preset_scores import compare_run_with_results
 
 DESCRIPTION = """Train an agent.
 
@@ -80,7 +80,7 @@ def run(argv: list[str]) -> int:
         return 0
     print_result(result)
     if basis.preset is not None and not result.paused:
-        known = beside_known(basis.preset, config, result.run_dir)
+        known = compare_run_with_results(basis.preset, config, result.run_dir)
         if known is not None:
             print(f"\n{known}", flush=True)
     if profile is not None:
@@ -123,7 +123,7 @@ def _basis(flags: list[str]) -> tuple[Basis, list[str]]:
         return (Basis() if config is None else Basis(load_config(config), preset=preset_name(config))), rest
     if config is not None:
         raise UserError("--config and --start-from both have settings; give one of them, and flags on top")
-    learned = read_given(run_dir)
+    learned = open_checkpoint(run_dir)
     return Basis(learned.config, learned, trusted), rest
 
 

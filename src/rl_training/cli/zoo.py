@@ -21,7 +21,7 @@ from rl_training.config.presets import (
 from rl_training.core.errors import RunFault, UserError, did_you_mean, printable
 from rl_training.experiment.files import write_json
 from rl_training.lab.jobs import jobs_of
-from rl_training.lab.preset_scores import beside_what_is_known, measured
+from rl_training.lab.preset_scores import compare_with_results, measured
 
 HELP = """usage: rl-training zoo list [--env WORDS] [--algo NAME] [--family NAME]
        rl-training zoo show PRESET
@@ -170,7 +170,7 @@ def run_presets(
             own = f"{Path(name).stem}_{result['fingerprint']}"
             path = folder / "results" / f"{zoo_stem(name) if name in presets() else own}.json"
             _write(path, result)
-            print(f"\n{beside_what_is_known(result)}\n  {path}")
+            print(f"\n{compare_with_results(result)}\n  {path}")
     return code
 
 

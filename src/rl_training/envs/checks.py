@@ -18,11 +18,11 @@ NUMBERS = (float, int, np.number, np.bool_)
 LARGEST_FLOAT = int(np.finfo(np.float64).max)
 
 
-class Misfit(Exception):
+class InvalidResult(Exception):
     """Raised by our wrappers inside of an environment: what it did wrong, as the rest of a sentence about it."""
 
 
-class SaidCheck:
+class ResultCheck:
     """Finds what is wrong with results of `reset` and `step`; takes half a microsecond where nothing is."""
 
     def __init__(self, space: Space[Any]) -> None:
@@ -155,10 +155,10 @@ class FiniteCheck:
     def __init__(self, out: StepArrays) -> None:
         self._out = out
         self._checks = [
-            ("an observation", key, array, zero_product(array))
+            ("an observation", key, array, finite_check(array))
             for key, array in leaves(out.obs)
             if np.issubdtype(array.dtype, np.floating)
-        ] + [("a reward", "", out.reward, too_large(out.reward))]
+        ] + [("a reward", "", out.reward, reward_check(out.reward))]
         self._finals = [
             (key, array) for key, array in leaves(out.final_obs) if np.issubdtype(array.dtype, np.floating)
         ]
@@ -194,7 +194,7 @@ class FiniteCheck:
         raise _fault(name, key, bad, rows[bad], step)
 
 
-def zero_product(array: Array) -> Callable[[], float]:
+def finite_check(array: Array) -> Callable[[], float]:
     """Return a check that gives 0.0 exactly if all of `array` is finite: 0 * inf and 0 * nan are nan.
 
     One product costs a tenth of `isfinite(...).all()` on small arrays; unlike `dot`, `vdot` warns of nothing.
@@ -204,7 +204,7 @@ def zero_product(array: Array) -> Callable[[], float]:
     return lambda: float(np.vdot(flat, zeros))
 
 
-def too_large(rewards: Array) -> Callable[[], float]:
+def reward_check(rewards: Array) -> Callable[[], float]:
     """Return a check that gives 0.0 only if all of `rewards` is finite as it is stored: the sum of squares is small."""
     largest = np.float64(np.finfo(float_dtype()).max)
     with np.errstate(over="ignore"):

@@ -18,7 +18,7 @@ from rl_training.core.errors import EnvironmentFault
 from rl_training.core.seeding import HISTORY_CHECK, callers_generators_kept, derived_seed
 from rl_training.envs.episodes import trace
 from rl_training.envs.factory import EnvFactory, make_vector_env
-from rl_training.envs.masks import NAME, has_entry, sample_allowed
+from rl_training.envs.masks import NAME, has_mask_entry, sample_allowed
 from rl_training.envs.observations import nested_leaves
 from rl_training.envs.workers import WorkerVectorEnv
 
@@ -32,7 +32,7 @@ STEPS_TO_END, SECONDS_TO_END = 2_000, 1.0
 Environments: TypeAlias = SyncVectorEnv | WorkerVectorEnv
 
 
-class Moment(NamedTuple):
+class StepRecord(NamedTuple):
     """What an environment said at one step."""
 
     observation: int
@@ -57,7 +57,7 @@ def settle_rebuilding(
     """Return the config with `rebuild_envs: auto` replaced by what this environment needs; say what was found."""
     if config.rebuild_envs != "auto":
         return config
-    finding = Finding() if config.env_backend == "native" else inspect(config, factory)
+    finding = Finding() if config.env_backend == "native" else check_determinism(config, factory)
     for problem in finding.problems:
         notice(
             f"environment '{config.env_id}' {problem}: after an interruption this run may not go on exactly as it "
@@ -88,7 +88,7 @@ def _never_ends(config: TrainConfig, factory: EnvFactory | None) -> bool:
             contextlib.closing(make_vector_env(config, 1, factory=factory)) as env,
         ):
             assert isinstance(env, SyncVectorEnv | WorkerVectorEnv)
-            if env.call("announces_an_end")[0]:
+            if env.call("has_time_limit")[0]:
                 return False
             last, masked = time.monotonic() + SECONDS_TO_END, config.use_action_masks == "on"
             obs, told = env.reset()
@@ -97,11 +97,11 @@ def _never_ends(config: TrainConfig, factory: EnvFactory | None) -> bool:
                 if terminated[0] or truncated[0] or time.monotonic() > last:
                     return False
             return True
-    except Exception:  # as in `inspect`
+    except Exception:  # as in `check_determinism`
         return False
 
 
-def inspect(config: TrainConfig, factory: EnvFactory | None = None) -> Finding:
+def check_determinism(config: TrainConfig, factory: EnvFactory | None = None) -> Finding:
     """Play a few short episodes in one environment after the other; an environment that fails is left to the run.
 
     Workers are used where the run uses them, so that an environment that hangs or dies does no harm here either.
@@ -136,7 +136,7 @@ def _compare(config: TrainConfig, factory: EnvFactory | None) -> Finding:
 
 @dataclass(frozen=True)
 class _Played:
-    moments: list[Moment]
+    moments: list[StepRecord]
     world_was_kept: bool
     seconds_per_rebuild: float
 
@@ -154,7 +154,7 @@ def _last_episode(
             _play(env, episode, masked=masked)
         env.set_attr("new_statistics", list(statistics))  # kept in checkpoints: no hindrance
         moments = _play(env, EARLIER_EPISODES, masked=masked)
-        kept = earlier > 0 and not rebuilds and env.call("keeps_its_world")[0]
+        kept = earlier > 0 and not rebuilds and env.call("reuses_box2d_world")[0]
         seconds = min(env.call("rebuild")[0] for _ in range(3)) if rebuilds else 0.0
         return _Played(moments, kept, seconds)
     finally:
@@ -171,15 +171,15 @@ def random_action(env: Environments, obs: Any, told: dict[str, Any], *, masked: 
 
 def _mask(env: Environments, obs: Any, told: dict[str, Any]) -> Any:
     """Return what is allowed [1, M]."""
-    return obs[NAME] if has_entry(env.single_observation_space) else told[NAME]
+    return obs[NAME] if has_mask_entry(env.single_observation_space) else told[NAME]
 
 
-def _play(env: Environments, episode: int, *, masked: bool) -> list[Moment]:
+def _play(env: Environments, episode: int, *, masked: bool) -> list[StepRecord]:
     env.set_attr("episode", [episode - 1])
     env.action_space.seed(derived_seed(episode, HISTORY_CHECK))
     env.single_action_space.seed(derived_seed(episode, HISTORY_CHECK, 1))
     obs, told = env.reset()
-    moments = [Moment(trace(obs), 0.0, (False, False))]
+    moments = [StepRecord(trace(obs), 0.0, (False, False))]
     for _ in range(MAX_STEPS):
         obs, reward, terminated, truncated, info = env.step(random_action(env, obs, told, masked=masked))
         told = info
@@ -190,15 +190,15 @@ def _play(env: Environments, episode: int, *, masked: bool) -> list[Moment]:
         if not all(np.isfinite(leaf).all() for _, leaf in nested_leaves((obs, reward))):
             raise EnvironmentFault("what is not a number is not compared")
         seen = (obs, _mask(env, obs, told)) if masked and not any(end) else obs
-        moments.append(Moment(trace(seen), float(reward[0]), end))
+        moments.append(StepRecord(trace(seen), float(reward[0]), end))
         if any(end):
             break
     return moments
 
 
-def _difference(expected: list[Moment], found: list[Moment]) -> str | None:
+def _difference(expected: list[StepRecord], found: list[StepRecord]) -> str | None:
     for step, (one, other) in enumerate(zip(expected, found, strict=False)):
-        names = [name for name in Moment._fields if getattr(one, name) != getattr(other, name)]
+        names = [name for name in StepRecord._fields if getattr(one, name) != getattr(other, name)]
         if names:
             return f"differ after {step} steps in the {' and the '.join(names)}"
     return None

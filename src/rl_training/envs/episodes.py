@@ -15,7 +15,7 @@ from gymnasium.wrappers import TimeLimit
 from rl_training.core.errors import EnvironmentFault, reason
 from rl_training.core.seeding import ACTION_SPACES, EPISODES, derived_seed, episode_seed
 from rl_training.core.types import Array
-from rl_training.envs.checks import Misfit, SaidCheck
+from rl_training.envs.checks import InvalidResult, ResultCheck
 from rl_training.envs.masks import mask_method
 from rl_training.envs.observations import nested_leaves
 from rl_training.envs.wrapper_statistics import Statistics, WrapperStatistics
@@ -71,7 +71,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._actions: list[Any] = []
         self._rewards: list[Any] = []
         self._seen = 0
-        self._check = SaidCheck(env.observation_space)
+        self._check = ResultCheck(env.observation_space)
         self._step = env.step  # looked up once: this wrapper is called at every step of every environment
         self._copies_actions = not isinstance(
             env.action_space, spaces.Discrete
@@ -102,7 +102,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         except KeyboardInterrupt:
             raise
-        except Misfit as misfit:
+        except InvalidResult as misfit:
             raise self._misbehaved("reset", str(misfit)) from None
         except BaseException as error:  # also SystemExit, which would end the run in silence
             raise self._fault("reset", error) from error
@@ -118,7 +118,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             result = self._step(action)
         except KeyboardInterrupt:
             raise
-        except Misfit as misfit:
+        except InvalidResult as misfit:
             raise self._misbehaved("step", str(misfit)) from None
         except BaseException as error:
             raise self._fault("step", error) from error
@@ -183,7 +183,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
                 stacklevel=2,
             )
 
-    def keeps_its_world(self) -> bool:
+    def reuses_box2d_world(self) -> bool:
         """Reset, and tell whether a Box2D world outlives that.
 
         Such a world remembers in which order its parts were made and freed. That shows only where a body has several
@@ -198,7 +198,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         game = self.unwrapped
         return hasattr(game, "ale") and bool(self.observation_space == game.observation_space)
 
-    def announces_an_end(self) -> bool:
+    def has_time_limit(self) -> bool:
         """Tell whether episodes have a time limit: of Gymnasium's, or that of the Arcade Learning Environment."""
         if (self.spec is not None and self.spec.max_episode_steps is not None) or hasattr(
             self.unwrapped, "ale"

@@ -18,12 +18,12 @@ from rl_training.config.object_paths import import_module
 from rl_training.core.errors import UserError, did_you_mean, reason
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.episodes import SeededEpisodes
-from rl_training.envs.masks import telling_masks
+from rl_training.envs.masks import with_masks_in_info
 from rl_training.envs.preprocessing.atari import AtariPreprocessing, offer_games, single_frames
 from rl_training.envs.preprocessing.atari_native import OF_THE_THREADS, NativeAtari
 from rl_training.envs.preprocessing.images import ImagePreprocessing
 from rl_training.envs.workers import WorkerVectorEnv
-from rl_training.envs.wrappers import limited, wrapped
+from rl_training.envs.wrappers import with_time_limit, with_wrappers
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 EnvFactory: TypeAlias = Callable[..., Env]
@@ -44,8 +44,8 @@ def make_env(
         kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
         env = factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
         _refuse_foreign(env, cfg)
-        env = _surrounded(cfg, env)
-        return telling_masks(env) if cfg.use_action_masks == "on" else env
+        env = _wrapped(cfg, env)
+        return with_masks_in_info(env) if cfg.use_action_masks == "on" else env
 
     def build() -> SeededEpisodes:
         anew = unseeded if cfg.rebuild_envs == "on" else None
@@ -76,7 +76,7 @@ def make_vector_env(
             )
         return _native(cfg, count)
     builders = [make_env(cfg, index, factory=factory, stream=stream) for index in range(count)]
-    with _named(cfg):
+    with _naming_errors(cfg):
         if backend == "async":
             return WorkerVectorEnv(
                 builders,
@@ -89,10 +89,10 @@ def make_vector_env(
 
 
 def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
-    with _named(cfg):
-        _find(cfg.env_id)
+    with _naming_errors(cfg):
+        _register_id(cfg.env_id)
         if (known := gymnasium.registry.get(cfg.env_id)) is not None:
-            hear_mujoco(known.entry_point)
+            redirect_mujoco_warnings(known.entry_point)
         if cfg.preprocessing == "atari":
             kwargs = single_frames(cfg.env_id, kwargs)
             if cfg.env_backend == "native":  # evaluations and videos play one game at a time
@@ -141,13 +141,13 @@ def checked_factory(env: Any) -> EnvFactory:
     return built
 
 
-def _surrounded(cfg: TrainConfig, env: Env) -> Env:
+def _wrapped(cfg: TrainConfig, env: Env) -> Env:
     """Return an environment with its time limit, wrappers and preprocessing; a limit counts what an agent does."""
     limit = cfg.max_episode_steps
     if cfg.preprocessing == "atari":  # below it a step is a frame
-        env = AtariPreprocessing(wrapped(env, cfg), cfg)
+        env = AtariPreprocessing(with_wrappers(env, cfg), cfg)
         return env if limit is None else TimeLimit(env, limit)
-    return _preprocessed(cfg, wrapped(env if limit is None else limited(env, limit), cfg))
+    return _preprocessed(cfg, with_wrappers(env if limit is None else with_time_limit(env, limit), cfg))
 
 
 def _preprocessed(cfg: TrainConfig, env: Env) -> Env:
@@ -160,12 +160,12 @@ def _preprocessed(cfg: TrainConfig, env: Env) -> Env:
 
 def registered_spec(cfg: TrainConfig) -> EnvSpec:
     """Return Gymnasium's record of the config's environment; `module:Id` imports the module first."""
-    with _named(cfg):
-        _find(cfg.env_id)
+    with _naming_errors(cfg):
+        _register_id(cfg.env_id)
         return gymnasium.spec(cfg.env_id.rpartition(":")[2])
 
 
-def named_factory(name: str) -> EnvFactory:
+def import_factory(name: str) -> EnvFactory:
     """Return the function that `module:function` names; for names that a user has typed, and none out of a file."""
     module, _, function = name.partition(":")
     if not module or not function.isidentifier():
@@ -188,7 +188,7 @@ def named_factory(name: str) -> EnvFactory:
     return built
 
 
-def _find(env_id: str) -> None:
+def _register_id(env_id: str) -> None:
     """Import what registers an id: the module of `module:Id`, or ale-py for its games."""
     import_module(env_id.rpartition(":")[0])
     offer_games(env_id)
@@ -235,7 +235,7 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
                 ) from error
             raise
 
-    with _named(cfg):
+    with _naming_errors(cfg):
         return _with_metadata_of_its_own(build)
 
 
@@ -259,7 +259,7 @@ def _with_metadata_of_its_own(build: Callable[[], VectorEnv[Any, Any, Any]]) -> 
 
 
 @contextlib.contextmanager
-def _named(cfg: TrainConfig) -> Iterator[None]:
+def _naming_errors(cfg: TrainConfig) -> Iterator[None]:
     """Turn what can go wrong while building an environment into a sentence that names it."""
     try:
         yield
@@ -284,7 +284,7 @@ def _named(cfg: TrainConfig) -> Iterator[None]:
         ) from error
 
 
-def hear_mujoco(entry_point: Any) -> None:
+def redirect_mujoco_warnings(entry_point: Any) -> None:
     """Let MuJoCo's warnings be Python's, if an environment of Gymnasium's is about to be built with it.
 
     By itself it prints them beside every stream of ours, and appends them to a MUJOCO_LOG.TXT in the working folder.

@@ -21,13 +21,13 @@ from rl_training.core.seeding import callers_generators_kept
 from rl_training.core.spaces.layout import observation_leaves
 from rl_training.core.spaces.masks import MASK_KEY, NoMask, as_masks, mask_counts, possible
 from rl_training.core.types import Array, EnvSpec, StepArrays
-from rl_training.envs.checks import Misfit
+from rl_training.envs.checks import InvalidResult
 
 NAME, METHOD = "action_mask", "action_masks"
 SWITCH = "mend that, or set use_action_masks to off"
 
 
-class MasksInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Checks the mask in `info`, and puts it there if the environment has a method for it: so it reaches every backend.
 
     Where an episode is over nobody acts, and an environment need not answer.
@@ -60,18 +60,18 @@ class MasksInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         # looked up anew: the environment at the bottom may have been replaced
         said = self.env.get_wrapper_attr(METHOD)() if self.by_method else info.get(NAME)
         if said is None and not self.by_method:
-            raise Misfit(f"gave no info['{NAME}'], which is wanted at every reset and step; {SWITCH}")
+            raise InvalidResult(f"gave no info['{NAME}'], which is wanted at every reset and step; {SWITCH}")
         try:
             return as_masks(said, self._size)
         except NoMask as problem:
-            raise Misfit(f"gave an action mask {problem}; {SWITCH}") from None
+            raise InvalidResult(f"gave an action mask {problem}; {SWITCH}") from None
 
 
-def telling_masks(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+def with_masks_in_info(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """Return the environment with masks in `info`; unchanged if they are an entry of what it shows."""
-    if has_entry(env.observation_space) or mask_counts(env.action_space) is None:
+    if has_mask_entry(env.observation_space) or mask_counts(env.action_space) is None:
         return env
-    return MasksInInfo(env, by_method=mask_method(env) == "")
+    return MaskInInfo(env, by_method=mask_method(env) == "")
 
 
 def mask_method(env: gymnasium.Env[Any, Any]) -> str | None:
@@ -97,19 +97,19 @@ def mask_method(env: gymnasium.Env[Any, Any]) -> str | None:
     return f"takes arguments ({', '.join(wanted)})" if wanted else ""
 
 
-def has_entry(space: Space[Any]) -> bool:
+def has_mask_entry(space: Space[Any]) -> bool:
     """Tell whether an observation has an entry for the mask."""
     return isinstance(space, spaces.Dict) and NAME in space.spaces
 
 
-def without_entry(obs: Any) -> tuple[Any, Any]:
+def split_mask_entry(obs: Any) -> tuple[Any, Any]:
     """Return one observation or a batch of them without its entry for the mask, and that; None if it has none."""
     if not isinstance(obs, dict) or NAME not in obs:
         return obs, None
     return {name: part for name, part in obs.items() if name != NAME}, obs[NAME]
 
 
-def masks_of(space: Space[Any], given: Any, rows: int, name: str = METHOD) -> Array:
+def check_user_masks(space: Space[Any], given: Any, rows: int, name: str = METHOD) -> Array:
     """Return the masks [rows, M] that somebody gives to `predict`: one for all rows, or one each."""
     counts = mask_counts(space)
     if counts is None:
@@ -152,7 +152,7 @@ class MaskReader:
         counts = mask_counts(env.single_action_space)
         assert counts is not None
         self._counts = counts
-        self._entry = has_entry(env.single_observation_space)
+        self._entry = has_mask_entry(env.single_observation_space)
         single = isinstance(env, SyncVectorEnv | AsyncVectorEnv)
         self._method = None if single or self._entry else getattr(env, METHOD, None)
         first: Any = env.envs[0] if isinstance(env, SyncVectorEnv) else env
@@ -288,7 +288,7 @@ def _source(env: VectorEnv[Any, Any, Any], config: TrainConfig, notice: Callable
             )
         return None
     space = env.single_observation_space
-    if has_entry(space):
+    if has_mask_entry(space):
         _refuse_other_entry(space, sum(counts), config)
         return f"the entry '{NAME}' of its observation"
     for key in observation_leaves(space):

@@ -9,10 +9,10 @@ from gymnasium.vector.utils import batch_space
 
 from rl_training.core.errors import EnvironmentFault
 from rl_training.core.types import Array
-from rl_training.envs.checks import SaidCheck, kind_of, wrong_length
+from rl_training.envs.checks import ResultCheck, kind_of, wrong_length
 
 
-class NativeDoor:
+class CheckedVectorEnv:
     """Resets and steps a native vector environment, and holds its answers against its space, as of single ones.
 
     In same-step autoreset `info["final_obs"]` is held against it, too.
@@ -21,8 +21,8 @@ class NativeDoor:
     def __init__(self, env: VectorEnv[Any, Any, Any], *, same_step: bool) -> None:
         self.env, self.same_step = env, same_step
         self.steps = 0
-        self._batch = SaidCheck(batch_space(env.single_observation_space, env.num_envs))
-        self._single = SaidCheck(env.single_observation_space)
+        self._batch = ResultCheck(batch_space(env.single_observation_space, env.num_envs))
+        self._single = ResultCheck(env.single_observation_space)
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Start new episodes."""

@@ -18,7 +18,7 @@ from rl_training.envs.episodes import Snapshot
 from rl_training.envs.info_keys import CUT, read_success, write_cuts
 from rl_training.envs.info_keys import NAME as SUCCESS
 from rl_training.envs.masks import MaskReader, env_spec
-from rl_training.envs.native_vectors import NativeDoor
+from rl_training.envs.native_vectors import CheckedVectorEnv
 from rl_training.envs.observations import write_batch, write_row
 from rl_training.envs.wrapper_statistics import Statistics, statistics_from, statistics_state
 
@@ -51,7 +51,7 @@ class VectorStepper:
         self.spec = env_spec(*single, env.num_envs, masked=masked)
         self.adapter = ActionAdapter(env.single_action_space)
         self.vector_steps = 0
-        self._door = env if self.resumable else NativeDoor(env, same_step=self.same_step)
+        self._door = env if self.resumable else CheckedVectorEnv(env, same_step=self.same_step)
         n = env.num_envs
         reward = np.zeros(n, np.float64)
         self.out = StepArrays(

@@ -14,7 +14,7 @@ from rl_training.core.errors import UserError
 Env = gymnasium.Env[Any, Any]
 
 
-def limited(env: Env, max_episode_steps: int) -> Env:
+def with_time_limit(env: Env, max_episode_steps: int) -> Env:
     """Return an environment whose episodes are truncated after so many steps.
 
     A time limit that is there is replaced where it stands, so that wrappers around it go on seeing one.
@@ -30,7 +30,7 @@ def limited(env: Env, max_episode_steps: int) -> Env:
     return TimeLimit(env, max_episode_steps)
 
 
-def wrapped(env: Env, config: TrainConfig) -> Env:
+def with_wrappers(env: Env, config: TrainConfig) -> Env:
     """Return an environment in the wrappers that the config names, the first of them innermost."""
     for name, arguments in wrapper_calls(config.env_wrappers):
         wrapper = _wrapper_class(name)

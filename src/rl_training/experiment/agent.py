@@ -20,11 +20,17 @@ from rl_training.core.spaces.masks import with_mask
 from rl_training.core.types import Array, EnvSpec, PolicyState, Progress, State, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.factory import EnvFactory, checked_factory
-from rl_training.envs.masks import masks_of, without_entry
+from rl_training.envs.masks import check_user_masks, split_mask_entry
 from rl_training.envs.observations import batched
 from rl_training.envs.stepper import saved_statistics
-from rl_training.experiment.agent_copies import copied_state, refuse_nameless
-from rl_training.experiment.building import NOTHING, Given, build_actor, own_build, with_masks
+from rl_training.experiment.agent_copies import check_picklable, copied_state
+from rl_training.experiment.building import (
+    NO_OBJECTS,
+    UserObjects,
+    build_actor,
+    custom_algorithm_name,
+    with_masks,
+)
 from rl_training.experiment.checkpoints.format import SPACES, write_checkpoint
 from rl_training.experiment.checkpoints.trust import OWN, Permission, refuse_missing_factory
 from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper
@@ -41,7 +47,7 @@ class Agent:
         *,
         state: Callable[[], dict[str, State]],
         progress: Callable[[], Progress],
-        given: Given = NOTHING,
+        given: UserObjects = NO_OBJECTS,
         path: Path | None = None,
         env_factory: bool = False,
         refuse_env: Callable[[], None] | None = None,
@@ -91,14 +97,14 @@ class Agent:
         forgotten. `action_masks` are true for what is allowed, one for all rows or one each; without them it is what
         the observation's own entry says, and everything where it has none.
         """
-        seen, own_masks = without_entry(obs) if self.spec.masked else (obs, None)
+        seen, own_masks = split_mask_entry(obs) if self.spec.masked else (obs, None)
         batch, is_batch = batched(self.spec.observation_space, seen)
         rows = len(next(iter(leaves(batch)))[1])
         if action_masks is not None:
-            batch = with_mask(batch, masks_of(self.spec.action_space, action_masks, rows))
+            batch = with_mask(batch, check_user_masks(self.spec.action_space, action_masks, rows))
         elif own_masks is not None:
             name = "the observation's entry 'action_mask'"
-            batch = with_mask(batch, masks_of(self.spec.action_space, own_masks, rows, name))
+            batch = with_mask(batch, check_user_masks(self.spec.action_space, own_masks, rows, name))
         memory = self._memory(state, episode_start, rows)
         chosen, memory = self.policy.act(batch, memory, deterministic=deterministic, rng=self._rng)
         actions = self._adapter.to_env(chosen)
@@ -205,7 +211,7 @@ class Agent:
             raise UserError(f"cannot write {path}: {error.strerror}") from error
 
     def __getstate__(self) -> dict[str, Any]:
-        refuse_nameless(self.given)
+        check_picklable(self.given)
         return self._content()
 
     def __setstate__(self, content: dict[str, Any]) -> None:
@@ -242,12 +248,14 @@ class Agent:
         }
 
 
-def agent_facts(config: TrainConfig, spec: EnvSpec, given: Given, *, env_factory: bool) -> dict[str, Any]:
+def agent_facts(
+    config: TrainConfig, spec: EnvSpec, given: UserObjects, *, env_factory: bool
+) -> dict[str, Any]:
     """Return what a manifest says of the agent in it, besides its weights."""
     described = (space_to_data(space) for space in (spec.observation_space, spec.action_space))
     return {
         "spaces": dict(zip(SPACES, described, strict=True)),
-        "algorithm": own_build(config, given),
+        "algorithm": custom_algorithm_name(config, given),
         "env_factory": env_factory,
     }
 

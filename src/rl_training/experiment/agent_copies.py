@@ -17,7 +17,7 @@ import torch
 from rl_training.core.errors import UserError
 from rl_training.core.state import join_state, split_state
 from rl_training.core.types import State
-from rl_training.experiment.building import Given
+from rl_training.experiment.building import UserObjects
 
 if TYPE_CHECKING:
     from rl_training.experiment.agent import Agent
@@ -42,7 +42,7 @@ def _copied(content: State) -> State:
     )
 
 
-def refuse_nameless(given: Given) -> None:
+def check_picklable(given: UserObjects) -> None:
     """Refuse to pickle what another process could not find under its name."""
     parts: tuple[tuple[str, Any], ...] = (
         ("env", given.factory),
@@ -76,7 +76,7 @@ def _has_a_name(part: Any) -> bool:
 
 
 @contextlib.contextmanager
-def going_on_from(
+def checkpoint_to_continue(
     agent: "Agent | None", run_dir: str | PathLike[str] | None
 ) -> Iterator[str | PathLike[str] | None]:
     """Yield what a model goes on from: its run or checkpoint, or, if that is gone, the agent, written for this."""
@@ -90,6 +90,6 @@ def going_on_from(
             yield agent.save(Path(folder) / "agent")
 
 
-def still_there(run_dir: PathLike[str] | None) -> PathLike[str] | None:
+def existing_folder(run_dir: PathLike[str] | None) -> PathLike[str] | None:
     """Return the folder of a run if this machine has it."""
     return run_dir if run_dir is not None and Path(run_dir).exists() else None

@@ -27,7 +27,7 @@ from rl_training.models.images import READING, image_leaves
 
 
 @dataclass(frozen=True)
-class Given:
+class UserObjects:
     """The class whose builders make the parts, the function that builds an environment, the encoder's class.
 
     Without them they follow from the config: the algorithm table, Gymnasium's registry, the setting `encoder`.
@@ -41,7 +41,7 @@ class Given:
         if self.factory is not None:
             checked_factory(self.factory)
 
-    def named_in(self, config: TrainConfig) -> TrainConfig:
+    def name_encoder(self, config: TrainConfig) -> TrainConfig:
         """Return the config with the name of the encoder that is given, under which it is saved."""
         return config if self.encoder is None else config.with_overrides(encoder=encoder_name(self.encoder))
 
@@ -51,17 +51,17 @@ class Given:
         return self.encoder if self.encoder is not None or ":" not in name else named_encoder(name)
 
 
-NOTHING = Given()
+NO_OBJECTS = UserObjects()
 
 
-def build_parts(config: TrainConfig, spec: EnvSpec, given: Given = NOTHING) -> Parts:
+def build_parts(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS) -> Parts:
     """Return all parts of a run, as the class that is given builds them; by default the table's entry."""
     chosen = given.algorithm or ALGORITHMS[config.algo]
     refuse_actions(chosen, spec.action_space)
     return chosen.build(config.algorithm, _build_context(config, spec, given))
 
 
-def build_actor(config: TrainConfig, spec: EnvSpec, given: Given = NOTHING) -> Actor[Any]:
+def build_actor(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS) -> Actor[Any]:
     """Return all that acting needs, and nothing else."""
     chosen = given.algorithm or ALGORITHMS[config.algo]
     refuse_actions(chosen, spec.action_space)
@@ -74,7 +74,7 @@ def build_actor(config: TrainConfig, spec: EnvSpec, given: Given = NOTHING) -> A
 
 
 def with_masks(
-    config: TrainConfig, given: Given = NOTHING, notice: Callable[[str], None] = lambda text: None
+    config: TrainConfig, given: UserObjects = NO_OBJECTS, notice: Callable[[str], None] = lambda text: None
 ) -> TrainConfig:
     """Return the config with `use_action_masks: auto` settled by what the environment tells; say what that is."""
     takes = (given.algorithm or ALGORITHMS[config.algo]).takes_action_masks
@@ -83,7 +83,7 @@ def with_masks(
     return settle_masks(config, build, takes_masks=takes, notice=notice)
 
 
-def _build_context(config: TrainConfig, spec: EnvSpec, given: Given) -> BuildContext:
+def _build_context(config: TrainConfig, spec: EnvSpec, given: UserObjects) -> BuildContext:
     """Return the part of a config that builders may see."""
     return BuildContext(
         spec,
@@ -108,15 +108,15 @@ def flattened_images(config: TrainConfig, spec: EnvSpec) -> list[str]:
         return []
 
 
-def own_build(config: TrainConfig, given: Given) -> str | None:
+def custom_algorithm_name(config: TrainConfig, given: UserObjects) -> str | None:
     """Return the name of a class that builds its parts otherwise than the table's entry does; None for any other."""
     algorithm = given.algorithm
-    if algorithm is None or not builds_otherwise(algorithm, ALGORITHMS[config.algo]):
+    if algorithm is None or not has_custom_builder(algorithm, ALGORITHMS[config.algo]):
         return None
     return f"{algorithm.__module__}:{algorithm.__qualname__}"
 
 
-def builds_otherwise(algorithm: type[Algorithm], table: type[Algorithm]) -> bool:
+def has_custom_builder(algorithm: type[Algorithm], table: type[Algorithm]) -> bool:
     """Tell whether a class has a builder of its own."""
     names = ("build", "build_actor", "build_source", "build_learner")
     return any(getattr_static(algorithm, name) is not getattr_static(table, name) for name in names)

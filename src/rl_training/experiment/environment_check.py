@@ -17,10 +17,10 @@ from rl_training.core.errors import RunFault, UserError
 from rl_training.core.seeding import callers_generators_kept
 from rl_training.core.spaces.layout import action_layout, observation_leaves, space_text
 from rl_training.core.types import EnvSpec
-from rl_training.envs.determinism import inspect, random_action
+from rl_training.envs.determinism import check_determinism, random_action
 from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
 from rl_training.envs.observations import nested_leaves
-from rl_training.experiment.building import Given, with_masks
+from rl_training.experiment.building import UserObjects, with_masks
 
 EPISODES, MAX_STEPS = 5, 1_000
 """What is played with random actions."""
@@ -111,7 +111,7 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
     report.algorithms = [name for name, face in ALGORITHMS.items() if _takes(face, actions)]
     report.facts["algorithms"] = ", ".join(report.algorithms)
     masks: list[str] = []
-    config = with_masks(config, Given(factory=factory), masks.append)
+    config = with_masks(config, UserObjects(factory=factory), masks.append)
     report.remarks += masks
     env = make_vector_env(config, 1, factory=factory, backend="sync")
     assert isinstance(env, SyncVectorEnv)
@@ -125,7 +125,7 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
             "one environment was given: give what builds it to have it compared with a fresh one"
         )
         return
-    finding = inspect(config, factory)
+    finding = check_determinism(config, factory)
     report.remarks += [f"it {problem}: a resumed run may not be exact" for problem in finding.problems]
     if finding.rebuild:
         cost = finding.seconds_per_rebuild * 1000

@@ -40,7 +40,7 @@ def is_inside(error: OSError, run_dir: Path) -> bool:
     )
 
 
-def told(error: BaseException, run_dir: Path, what_is_kept: str) -> BaseException:
+def readable_error(error: BaseException, run_dir: Path, checkpoint_text: str) -> BaseException:
     """Return what a person reads of the end of a run: a sentence where one can be made, with what is kept.
 
     A sentence is completed in place: a copy would have itself as its cause.
@@ -50,13 +50,13 @@ def told(error: BaseException, run_dir: Path, what_is_kept: str) -> BaseExceptio
     elif is_out_of_memory(error):
         error = RunFault(NO_MEMORY)
     if isinstance(error, RunFault | KeyboardInterrupt):
-        error.args = (f"{str(error) or 'interrupted'} ({what_is_kept})",)
+        error.args = (f"{str(error) or 'interrupted'} ({checkpoint_text})",)
     else:
-        error.add_note(what_is_kept)
+        error.add_note(checkpoint_text)
     return error
 
 
-def kept(last: Path | None) -> str:
+def last_checkpoint_text(last: Path | None) -> str:
     """Return what a person has after a fault: the last checkpoint, which may have been taken elsewhere, or deleted."""
     if last is None:
         return "no checkpoint was written"

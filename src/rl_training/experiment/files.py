@@ -94,10 +94,10 @@ def sync_folder(folder: Path) -> None:
 def replace_folder(new: Path, folder: Path) -> None:
     """Rename, with a possible predecessor of the same name put aside first; it goes when its successor is there.
 
-    If the process is killed between the two renames, `find_checkpoint` and `recover_aside` know where to look.
+    If the process is killed between the two renames, `find_checkpoint` and `restore_backups` know where to look.
     """
     sync_folder(new)
-    aside = aside_of(folder)
+    aside = backup_path(folder)
     if folder.exists():
         shutil.rmtree(aside, ignore_errors=True)
         os.replace(folder, aside)
@@ -106,7 +106,7 @@ def replace_folder(new: Path, folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def aside_of(folder: Path) -> Path:
+def backup_path(folder: Path) -> Path:
     """Return where a folder lies while its successor takes its name."""
     return folder.parent / f".{folder.name}.old"
 
@@ -119,7 +119,7 @@ def delete_folder(folder: Path) -> None:
     shutil.rmtree(nameless)
 
 
-def refuse_strange_files(folder: Path) -> None:
+def refuse_special_files(folder: Path) -> None:
     """Refuse links, pipes and devices below `folder`: a run holds plain files, and nothing else is followed.
 
     A run that is being trained deletes files meanwhile; what is gone cannot be followed.

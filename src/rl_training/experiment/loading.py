@@ -14,8 +14,15 @@ from rl_training.core.state import not_finite
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.agent import Agent, check_spaces
-from rl_training.experiment.building import NOTHING, Given, build_actor, build_parts, own_build, with_masks
-from rl_training.experiment.checkpoints.folders import read_given
+from rl_training.experiment.building import (
+    NO_OBJECTS,
+    UserObjects,
+    build_actor,
+    build_parts,
+    custom_algorithm_name,
+    with_masks,
+)
+from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint, fitting_weights, restoring
 from rl_training.experiment.checkpoints.snapshot import checked_state
 from rl_training.experiment.checkpoints.stored_network import refuse_larger_network
@@ -25,7 +32,7 @@ from rl_training.models.encoders import EncoderClass
 from rl_training.policies.base import NetworkPolicy
 
 
-def new_agent(config: TrainConfig, given: Given = NOTHING) -> Agent:
+def new_agent(config: TrainConfig, given: UserObjects = NO_OBJECTS) -> Agent:
     """Return an agent with initial weights."""
     config = with_masks(config, given)
     spec = probe_spec(config, given.factory)
@@ -58,12 +65,12 @@ def load_agent(
     is imported only if this user made it, or with `trust_modules`: its encoder's at once, its environment's when that
     is built.
     """
-    checkpoint = read_given(path)
-    given = Given(algorithm, None if isinstance(env, str) else env, encoder)
+    checkpoint = open_checkpoint(path)
+    given = UserObjects(algorithm, None if isinstance(env, str) else env, encoder)
     check_algorithm(checkpoint, given)
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
     env = changes.get("env_id") if env is None else env
-    checkpoint = replace(checkpoint, config=given.named_in(checkpoint.config.with_overrides(**changes)))
+    checkpoint = replace(checkpoint, config=given.name_encoder(checkpoint.config.with_overrides(**changes)))
     source, config = checkpoint.path, checkpoint.config
     permission = Permission(source, checkpoint.signed or trust_modules, frozenset(changes))
     if checkpoint.facts["algorithm"] is None:
@@ -91,7 +98,9 @@ def load_agent(
     )
 
 
-def _refuse_encoder(checkpoint: Checkpoint, given: Given, *, trusted: bool, own_arguments: bool) -> None:
+def _refuse_encoder(
+    checkpoint: Checkpoint, given: UserObjects, *, trusted: bool, own_arguments: bool
+) -> None:
     settings = checkpoint.config.algorithm
     arguments = () if own_arguments else tuple(settings.encoder_kwargs)
     known = {"signed": checkpoint.signed, "trusted": trusted, "given": given.encoder is not None}
@@ -118,14 +127,14 @@ def _compared_spec(checkpoint: Checkpoint, factory: EnvFactory | None) -> EnvSpe
     return spec
 
 
-def check_algorithm(checkpoint: Checkpoint, given: Given) -> None:
+def check_algorithm(checkpoint: Checkpoint, given: UserObjects) -> None:
     """Refuse to go on with other parts than the ones that were trained, which may well fit and mean something else."""
     face, built_by = ALGORITHMS[checkpoint.config.algo], checkpoint.facts["algorithm"]
     if given.algorithm is not None and not issubclass(given.algorithm, face):
         raise UserError(
             f"{checkpoint.path} holds a {checkpoint.config.algo} agent; load it with {face.__name__}.load"
         )
-    if built_by is not None and built_by != own_build(checkpoint.config, given):
+    if built_by is not None and built_by != custom_algorithm_name(checkpoint.config, given):
         name = built_by.rpartition(":")[2]
         raise UserError(
             f"{checkpoint.path} was trained by {built_by}, a class with a build of its own; load it in Python with "

@@ -35,7 +35,7 @@ def available_memory() -> int | None:
     return min(known) if known else None
 
 
-def refuse_too_large(needed: int, what: str, remedy: str) -> None:
+def check_memory(needed: int, what: str, remedy: str) -> None:
     """Raise if `needed` bytes are not there; `what` and `remedy` complete the sentence."""
     available = available_memory()
     if available is not None and needed > available:
@@ -120,7 +120,7 @@ COPIES_OF_WEIGHTS = 8
 """Weights, gradients and two moments, of an actor and a critic: at least, as some learners have more networks."""
 
 
-def tell_one_hots(config: TrainConfig, spec: EnvSpec, notice: Callable[[str], None]) -> None:
+def report_one_hot_memory(config: TrainConfig, spec: EnvSpec, notice: Callable[[str], None]) -> None:
     """Say what one-hots take while a run learns, if that is much; refuse what is not there.
 
     Buffers keep categories as whole numbers; one-hots are made of the rows of an update, and the first layer has
@@ -138,7 +138,7 @@ def tell_one_hots(config: TrainConfig, spec: EnvSpec, notice: Callable[[str], No
         layers = COPIES_OF_WEIGHTS * width * per_row
     if update + layers < WORTH_TELLING:
         return
-    refuse_too_large(
+    check_memory(
         update + layers,
         f"an observation of {numbers:,} numbers (categories are read one-hot)",
         f"{remedy}, or show it in other numbers, such as coordinates, by a wrapper",

@@ -19,14 +19,19 @@ from rl_training.core.seeding import (
 from rl_training.core.types import EnvSpec, Evaluation, Progress
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import Agent, agent_facts
-from rl_training.experiment.building import Given
+from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.folders import has_checkpoints, read_newest
 from rl_training.experiment.checkpoints.format import Checkpoint, restoring
 from rl_training.experiment.checkpoints.snapshot import Snapshots, checked_state, parts_with_replay
 from rl_training.experiment.checkpoints.warm_start import Learned
 from rl_training.experiment.console import Console
 from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper, training_stepper
-from rl_training.experiment.faults import forget_traceback, kept, told, write_traceback
+from rl_training.experiment.faults import (
+    forget_traceback,
+    last_checkpoint_text,
+    readable_error,
+    write_traceback,
+)
 from rl_training.experiment.files import write_text
 from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.logs.curves import plot_learning_curve
@@ -53,7 +58,7 @@ class Run:
     """Fills one run folder: `build_parts`, then `execute`."""
 
     def __init__(
-        self, config: TrainConfig, given: Given, callbacks: Sequence[Callback], console: Console
+        self, config: TrainConfig, given: UserObjects, callbacks: Sequence[Callback], console: Console
     ) -> None:
         self.config, self.given, self.console = config, given, console
         self.callbacks = [*config_callbacks(config), *callbacks]
@@ -139,10 +144,10 @@ class Run:
             try:
                 yield interrupts
             except BaseException as error:
-                told = self._failed(error)
-                if told is error:
+                reported = self._failed(error)
+                if reported is error:
                     raise
-                raise told from error
+                raise reported from error
 
     def _trainer(self, interrupts: Interrupts) -> Trainer:
         config, actor = self.config, self.parts.actor
@@ -271,7 +276,7 @@ class Run:
         with contextlib.suppress(OSError):  # a full disk: the error itself is worth more than its record
             ending = "interrupted" if interrupted else "failed"
             self.metadata.finish(ending, error=str(error) or type(error).__name__)
-        return told(error, self.run_dir, kept(self.snapshots.last))
+        return readable_error(error, self.run_dir, last_checkpoint_text(self.snapshots.last))
 
     def _paused_at_once(self, reason: str, checkpoint: Checkpoint | None) -> TrainResult:
         """Record a pause before the first step: what is on disk is where the run will go on."""

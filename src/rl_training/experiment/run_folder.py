@@ -14,8 +14,8 @@ from typing import Any
 
 from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import UserError
-from rl_training.experiment.building import NOTHING, Given, own_build
-from rl_training.experiment.checkpoints.folders import has_checkpoints, possible, read_newest
+from rl_training.experiment.building import NO_OBJECTS, UserObjects, custom_algorithm_name
+from rl_training.experiment.checkpoints.folders import has_checkpoints, read_newest, readable_path
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.trust import imports_nothing, is_signed, sign_text
 from rl_training.experiment.files import read_json, write_json, write_text
@@ -30,7 +30,7 @@ def make_run_dir(
     cfg: TrainConfig,
     *,
     start_from: Path | None = None,
-    given: Given = NOTHING,
+    given: UserObjects = NO_OBJECTS,
     started_from: dict[str, Any] | None = None,
     fill: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
@@ -48,9 +48,9 @@ def make_run_dir(
         fill(prepared)
         within = started_from is not None
         begun_with = None if start_from is None else str(start_from if within else start_from.resolve())
-        Origin(cfg, begun_with, own_build(cfg, given), started_from, given.factory is not None).write(
-            prepared
-        )
+        Origin(
+            cfg, begun_with, custom_algorithm_name(cfg, given), started_from, given.factory is not None
+        ).write(prepared)
         return _published(prepared, Path(cfg.output_dir) / name)
     except FileExistsError:
         raise UserError(f"output_dir '{cfg.output_dir}' is a file; choose a folder") from None
@@ -76,9 +76,9 @@ def _published(prepared: Path, path: Path) -> Path:
             attempt += 1
 
 
-def run_of(path: Path) -> Path:
+def find_run_dir(path: Path) -> Path:
     """Return the run folder that a run, a checkpoint of it, or `last`/`best` of it belongs to."""
-    whole = possible(path).absolute()  # `.` has no parents to look at
+    whole = readable_path(path).absolute()  # `.` has no parents to look at
     for candidate in (path, path.parent, path.parent.parent, whole.parent, whole.parent.parent):
         if (candidate / "metadata.json").is_file() or has_checkpoints(candidate):
             return candidate
@@ -88,7 +88,7 @@ def run_of(path: Path) -> Path:
     raise UserError(f"{path} {problem}; resume takes a run folder")
 
 
-def newest_or_none(run_dir: Path) -> Checkpoint | None:
+def newest_checkpoint_or_none(run_dir: Path) -> Checkpoint | None:
     """Return the newest whole checkpoint, or None if the run was killed before its first one."""
     begun = any((run_dir / name).is_file() and (run_dir / name).stat().st_size for name in RECORDS)
     if has_checkpoints(run_dir) or begun or not (run_dir / "config.yaml").is_file():

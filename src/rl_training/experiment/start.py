@@ -17,8 +17,14 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.envs.preprocessing.atari import raw_game_hint
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import Agent
-from rl_training.experiment.building import Given, choose_device, flattened_images, own_build, with_masks
-from rl_training.experiment.checkpoints.folders import find_checkpoint, read_given, recover_aside
+from rl_training.experiment.building import (
+    UserObjects,
+    choose_device,
+    custom_algorithm_name,
+    flattened_images,
+    with_masks,
+)
+from rl_training.experiment.checkpoints.folders import find_checkpoint, open_checkpoint, restore_backups
 from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, write_checkpoint
 from rl_training.experiment.checkpoints.locking import RunLock
 from rl_training.experiment.checkpoints.replay import verify_replay
@@ -33,13 +39,19 @@ from rl_training.experiment.checkpoints.trust import (
 from rl_training.experiment.checkpoints.warm_start import FOLDER, Learned
 from rl_training.experiment.console import Console
 from rl_training.experiment.evaluation import training_stepper
-from rl_training.experiment.files import refuse_strange_files
+from rl_training.experiment.files import refuse_special_files
 from rl_training.experiment.loading import check_algorithm, load_agent
 from rl_training.experiment.logs.metadata import Metadata, differences, read_metadata, surroundings
 from rl_training.experiment.logs.sinks import check_tracker
 from rl_training.experiment.resources import keep_freed_memory, settle_threads, using_threads
 from rl_training.experiment.run import Run, TrainResult
-from rl_training.experiment.run_folder import Origin, make_run_dir, newest_or_none, read_origin, run_of
+from rl_training.experiment.run_folder import (
+    Origin,
+    find_run_dir,
+    make_run_dir,
+    newest_checkpoint_or_none,
+    read_origin,
+)
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
 
@@ -67,8 +79,8 @@ def train(
     `algorithm` is the class whose builders make the parts, by default the table's entry; `factory` builds an
     environment, by default Gymnasium does; `encoder` is a class, by default the one that the setting names.
     """
-    given = Given(algorithm, factory, encoder)
-    checkpoint = read_given(start_from) if start_from is not None else None
+    given = UserObjects(algorithm, factory, encoder)
+    checkpoint = open_checkpoint(start_from) if start_from is not None else None
     if checkpoint is not None:
         check_algorithm(checkpoint, given)
     begin = Learned.of(learned) if learned is not None else None
@@ -77,7 +89,7 @@ def train(
     choose_device(config.device)
     check_tracker(config)
     console = console or Console()
-    config = _masks_of(given.named_in(config), given, checkpoint or learned, console.notice)
+    config = _masks_of(given.name_encoder(config), given, checkpoint or learned, console.notice)
     config = settle_rebuilding(config, factory, console.notice)
     with _equipped(config, factory) as (config, stepper):
         _give_notice(config, stepper, console)
@@ -144,18 +156,18 @@ def resume(
     schedules are functions of the fraction of the budget, so extending a run stretches them from here on. A module that
     the run of somebody else names is imported only if `env_id` repeats that name, or with `trust_modules`.
     """
-    run_dir, console, given = run_of(Path(path)), console or Console(), Given(algorithm, factory, encoder)
-    refuse_strange_files(run_dir)
+    run_dir, console = find_run_dir(Path(path)), console or Console()
+    given = UserObjects(algorithm, factory, encoder)
+    refuse_special_files(run_dir)
     with RunLock(run_dir):
-        recover_aside(run_dir / "checkpoints")
+        restore_backups(run_dir / "checkpoints")
         # a checkpoint asked for by name is used or refused
         home = run_dir if Path(path).resolve() == run_dir.resolve() else None
-        checkpoint = newest_or_none(run_dir) if home else read_checkpoint(find_checkpoint(path))
+        checkpoint = newest_checkpoint_or_none(run_dir) if home else read_checkpoint(find_checkpoint(path))
         own, previous = checkpoint or read_origin(run_dir), read_metadata(run_dir)
-        source = checkpoint.path if checkpoint else run_dir
-        refuse_strangers(source, own, env_id, given, trusted=trust_modules)
+        check_trust(checkpoint.path if checkpoint else run_dir, own, env_id, given, trusted=trust_modules)
         extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
-        config = given.named_in(own.config.with_overrides(max_time=max_time, **extension))
+        config = given.name_encoder(own.config.with_overrides(max_time=max_time, **extension))
         if checkpoint is not None:
             check_algorithm(checkpoint, given)
             checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
@@ -163,7 +175,7 @@ def resume(
                 checkpoint = _extended(checkpoint, config)
             warn_of_differences(checkpoint, config)
         with _equipped(config, factory) as (config, stepper):
-            start = begun_with(own, run_dir, given) if isinstance(own, Origin) else checkpoint
+            start = starting_checkpoint(own, run_dir, given) if isinstance(own, Origin) else checkpoint
             run = Run(config, given, callbacks, console)
             record = own.started_from if isinstance(own, Origin) else None
             if record is not None and start is not None:
@@ -177,7 +189,7 @@ def resume(
 
 
 def _masks_of(
-    config: TrainConfig, given: Given, checkpoint: Checkpoint | None, notice: Callable[[str], None]
+    config: TrainConfig, given: UserObjects, checkpoint: Checkpoint | None, notice: Callable[[str], None]
 ) -> TrainConfig:
     """Return the config with its masks settled; a run that begins with somebody's state stays with or without them."""
     if checkpoint is None:
@@ -316,8 +328,8 @@ def _environments(config: TrainConfig, factory: EnvFactory | None) -> Iterator[V
 __all__ = ["Follow", "TrainResult", "evaluate_checkpoint", "make_run_dir", "resume", "train"]
 
 
-def refuse_strangers(
-    source: Path, own: Checkpoint | Origin, env_id: str | None, given: Given, *, trusted: bool
+def check_trust(
+    source: Path, own: Checkpoint | Origin, env_id: str | None, given: UserObjects, *, trusted: bool
 ) -> None:
     """Refuse an environment that is another than the run's own or not known here, and what may not be imported."""
     recorded, settings = own.config.env_id, own.config.algorithm
@@ -338,9 +350,9 @@ def warn_of_differences(checkpoint: Checkpoint, config: TrainConfig) -> None:
         warnings.warn(f"{difference}: the run may not go on bit for bit as it would have", stacklevel=3)
 
 
-def begun_with(origin: Origin, run_dir: Path, given: Given) -> Checkpoint | None:
+def starting_checkpoint(origin: Origin, run_dir: Path, given: UserObjects) -> Checkpoint | None:
     """Return the checkpoint that a run which has none of its own had begun with, if it had."""
-    if origin.algorithm is not None and origin.algorithm != own_build(origin.config, given):
+    if origin.algorithm is not None and origin.algorithm != custom_algorithm_name(origin.config, given):
         name = origin.algorithm.rpartition(":")[2]
         raise UserError(
             f"{run_dir} was begun by {origin.algorithm}; go on with resume(path, algorithm={name})"

@@ -78,7 +78,7 @@ def _overridden(preset: str, settings: Mapping[str, Any]) -> TrainConfig:
         raise ConfigError(error.problems, f"{preset} with overrides") from error
 
 
-def baseline_of(path: Path, found: Sequence[Contender], folder: Path) -> list[ScoredRun]:
+def read_baseline(path: Path, found: Sequence[Contender], folder: Path) -> list[ScoredRun]:
     """Return the records of an earlier report; one that cannot be compared with is refused before any training.
 
     So is the report of `folder`, which the new one would replace: a second time it would be compared with itself.
@@ -110,7 +110,7 @@ def scored_jobs(found: Sequence[Contender], records: Sequence[Mapping[str, Any]]
     ]
 
 
-def published_of(found: Sequence[Contender]) -> dict[tuple[str, str], Published]:
+def published_figures(found: Sequence[Contender]) -> dict[tuple[str, str], Published]:
     """Return the figures of others by name and task."""
     return {
         (contender.name, contender.task): contender.published

@@ -109,12 +109,12 @@ class JobFolder:
         found: dict[str, Any] = record
         return found
 
-    def keep(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
+    def write_record(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
         """Write a record at once, and return it."""
         write_json(self._record_path(job), record)
         return record
 
-    def forget_failure(self, job: Job) -> None:
+    def retry_failed_job(self, job: Job) -> None:
         """Let a failed job be tried again: from its last checkpoint, or anew if its run has ended and cannot be scored.
 
         The run that cannot be scored is kept, one folder up.
@@ -138,7 +138,7 @@ class JobFolder:
 
 
 def _is_record(record: Any, job: Job) -> bool:
-    """Tell whether what was read is what `keep` writes of this job, as far as anybody relies on it."""
+    """Tell whether what was read is what `write_record` writes of this job, as far as anybody relies on it."""
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         return False
     if (record.get("seed"), record.get("fingerprint")) != (job.config.seed, job.fingerprint):
@@ -177,11 +177,11 @@ def ended_record(job: Job, run_dir: Path) -> dict[str, Any]:
         scored = scored_run(run)
     except UserError as error:
         return failed_record(job, str(error), run_dir)
-    return _head(job, "finished", run.told("versions")) | {
+    return _head(job, "finished", run.metadata_entry("versions")) | {
         "score": scored.score,
         "evaluations": [asdict(point) for point in scored.evaluations],
         "seconds": last_row(run_dir / "metrics.jsonl", is_metrics_row).get(ELAPSED),
-        "stop_reason": run.told("stop_reason"),
+        "stop_reason": run.metadata_entry("stop_reason"),
         "run": run_dir.name,
     }
 
@@ -218,7 +218,7 @@ class JobState:
     steps: int = 0
     evaluation: float | None = None
     """The latest one's mean return, which is not the score."""
-    kept: bool = False
+    earlier: bool = False
     """It was done, or had failed, before this launch."""
     held: bool = False
     """It waits for another process that has its run."""

@@ -36,7 +36,7 @@ from rl_training.lab.jobs import (
 CHILD = ("-P", "-m", "rl_training.cli.child")
 """What a job is run by: the command line, in a new process. A fork would copy the locks of torch's threads."""
 SECONDS_BETWEEN_LOOKS = 0.2
-SAID = 4096
+ERROR_TAIL = 4096
 """Letters of a job's error stream that are looked at for its last sentence."""
 
 
@@ -69,13 +69,13 @@ class Child:
     process: subprocess.Popen[bytes]
     slot: int
     run_dir: Path | None = None
-    told: list[signal.Signals] = field(default_factory=list)
+    sent: list[signal.Signals] = field(default_factory=list)
     """Signals that were passed on to it."""
 
-    def tell(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Pass a signal on, once."""
-        if number not in self.told:
-            self.told.append(number)
+        if number not in self.sent:
+            self.sent.append(number)
             self.process.send_signal(number)
 
 
@@ -99,11 +99,11 @@ class Launch:
             with self._signals():
                 for state in self.states:
                     if retry_failed:
-                        self.home.forget_failure(state.job)
-                    self._settle(state)
+                        self.home.retry_failed_job(state.job)
+                    self._use_earlier_result(state)
                 while self.children or (self.stopped_by is None and self._waiting()):
-                    self._start_some()
-                    self._look()
+                    self._start_waiting()
+                    self._poll()
                     self.board.show(self.states)
                     time.sleep(SECONDS_BETWEEN_LOOKS)
         except BrokenPipeError:  # nobody reads what is printed
@@ -121,13 +121,13 @@ class Launch:
     def _waiting(self) -> list[JobState]:
         return [state for state in self.states if state.status == "waiting"]
 
-    def _settle(self, state: JobState) -> None:
+    def _use_earlier_result(self, state: JobState) -> None:
         """Take what is known of a job from an earlier launch: its record, or a run that ended without one."""
         record, run_dir = self.home.record(state.job), self.home.run_dir(state.job)
         if record is None and run_dir is not None and has_ended(run_dir) and not _in_use(run_dir):
-            record = self.home.keep(state.job, ended_record(state.job, run_dir))
+            record = self.home.write_record(state.job, ended_record(state.job, run_dir))
         if record is not None:
-            state.kept = True
+            state.earlier = True
             self._ended(state, record)
 
     def _ended(self, state: JobState, record: dict[str, Any]) -> None:
@@ -137,7 +137,7 @@ class Launch:
             state.steps, state.evaluation = evaluations[-1]["step"], evaluations[-1]["mean_reward"]
         self.board.event(state)
 
-    def _start_some(self) -> None:
+    def _start_waiting(self) -> None:
         """Fill the free slots; a run that a process of an earlier launch still holds is left to it meanwhile."""
         for state in self._waiting():
             slots = range(min(self.processes, len(self.states)))
@@ -150,7 +150,7 @@ class Launch:
                     state.held = True
                     self.board.event(state)
                 continue
-            self._settle(state)  # whoever held it may have finished it
+            self._use_earlier_result(state)  # whoever held it may have finished it
             if state.status == "waiting":
                 self._start(state, run_dir, min(free))
 
@@ -158,7 +158,7 @@ class Launch:
         home = self.home.home(state.job)
         home.mkdir(exist_ok=True)
         if run_dir is None:
-            write_text(home / "job.yaml", on_its_cores(state.job.config).to_yaml())
+            write_text(home / "job.yaml", with_one_thread(state.job.config).to_yaml())
             command = ["train", "--config", str(home / "job.yaml"), "--output-dir", str(home), "--quiet"]
         else:
             command = ["resume", str(run_dir), "--quiet"]
@@ -176,13 +176,13 @@ class Launch:
         state.steps = state.began_at = steps_of(run_dir)[0] if run_dir else 0
         self.board.event(state)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """See how far the children are, and write down what those that ended have left."""
         for child in list(self.children):
             if self.stopped_by is not None:
-                child.tell(signal.SIGTERM)
+                child.send(signal.SIGTERM)
             if self.hurry:
-                child.tell(signal.SIGINT)
+                child.send(signal.SIGINT)
             code = child.process.poll()  # first: what is looked at afterwards is all that it has left
             child.run_dir = child.run_dir or self.home.run_dir(child.state.job)
             if child.run_dir is not None:
@@ -190,18 +190,18 @@ class Launch:
                 child.state.steps = max(steps, child.state.steps)
             if code is not None:
                 self.children.remove(child)
-                self._keep(child, code)
+                self._record_end(child, code)
 
-    def _keep(self, child: Child, code: int) -> None:
+    def _record_end(self, child: Child, code: int) -> None:
         state, run_dir = child.state, child.run_dir
         if code == 0 and run_dir is not None and has_ended(run_dir):
-            self._ended(state, self.home.keep(state.job, ended_record(state.job, run_dir)))
+            self._ended(state, self.home.write_record(state.job, ended_record(state.job, run_dir)))
         elif code == 0 or code in STOPPED or self.stopped_by is not None:
             state.status = "paused"
             self.board.event(state)
         else:
-            error = what_went_wrong(code, self.home.home(state.job) / "errors.txt")
-            self._ended(state, self.home.keep(state.job, failed_record(state.job, error, run_dir)))
+            error = failure_text(code, self.home.home(state.job) / "errors.txt")
+            self._ended(state, self.home.write_record(state.job, failed_record(state.job, error, run_dir)))
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -229,7 +229,7 @@ class Launch:
     def _end_children(self) -> None:
         """Let children that are left, after a fault of the launcher's own, write their checkpoints and end."""
         for child in self.children:
-            child.tell(signal.SIGTERM)
+            child.send(signal.SIGTERM)
         for child in self.children:
             child.process.wait()
 
@@ -238,7 +238,7 @@ STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SI
 """Exit codes of a run that somebody has asked to stop: it is not at fault, and goes on next time."""
 
 
-def on_its_cores(config: TrainConfig) -> TrainConfig:
+def with_one_thread(config: TrainConfig) -> TrainConfig:
     """Return the config of a job: with `num_threads: auto` one thread, whatever the cores.
 
     Cores are for runs first; and a run's last digits, which threads change, must not depend on how many others run.
@@ -266,13 +266,13 @@ def steps_of(run_dir: Path) -> tuple[int, float | None]:
     return int(row.get(STEP, 0)), evaluation.get("mean_reward")
 
 
-def what_went_wrong(code: int, errors: Path) -> str:
+def failure_text(code: int, errors: Path) -> str:
     """Return in words why a process ended with `code`: its last sentence, or the signal that ended it."""
     if code < 0:
         hint = "; memory may have been short" if code == -signal.SIGKILL else ""
         return f"ended by {signal.Signals(-code).name}{hint}"
     with contextlib.suppress(OSError):
-        said = errors.read_bytes()[-SAID:].decode("utf-8", errors="replace")
+        said = errors.read_bytes()[-ERROR_TAIL:].decode("utf-8", errors="replace")
         if sentence := said.rpartition("error: ")[2].strip():
             return sentence
     return f"ended with exit code {code}, without a word"

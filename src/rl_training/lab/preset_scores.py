@@ -98,7 +98,7 @@ def compared(new: dict[str, Any], old: dict[str, Any] | None) -> str:
     )
 
 
-def beside_what_is_known(result: dict[str, Any]) -> str:
+def compare_with_results(result: dict[str, Any]) -> str:
     """Return in a sentence what a new measurement says; if what is known of the preset cannot be read, why."""
     try:
         return compared(result, read_measured(result["preset"]))
@@ -106,7 +106,7 @@ def beside_what_is_known(result: dict[str, Any]) -> str:
         return f"{result['preset']}: {in_words(result)}; {error}"
 
 
-def beside_known(name: str, config: TrainConfig, run_dir: Path) -> str | None:
+def compare_run_with_results(name: str, config: TrainConfig, run_dir: Path) -> str | None:
     """Return how a finished run of a preset stands beside what is known of it; None if that has other settings."""
     try:
         known = read_measured(name)

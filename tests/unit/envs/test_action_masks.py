@@ -14,10 +14,16 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.core.spaces.masks import MASK_KEY, random_allowed, split_mask, stored_space
 from rl_training.core.types import EnvSpec
-from rl_training.envs.determinism import inspect
+from rl_training.envs.determinism import check_determinism
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.factory import make_vector_env
-from rl_training.envs.masks import env_spec, masks_of, sample_allowed, settle_masks, telling_masks
+from rl_training.envs.masks import (
+    check_user_masks,
+    env_spec,
+    sample_allowed,
+    settle_masks,
+    with_masks_in_info,
+)
 from rl_training.envs.stepper import VectorStepper
 from rl_training.envs.tasks.locks import Locks
 
@@ -61,7 +67,7 @@ class Scripted(gymnasium.Env[Any, Any]):
 
 def stepper_of(*envs: Any, mode: AutoresetMode = SAME) -> VectorStepper:
     builders = [
-        lambda env=env, i=i: SeededEpisodes(telling_masks(env), seed=0, env_index=i)
+        lambda env=env, i=i: SeededEpisodes(with_masks_in_info(env), seed=0, env_index=i)
         for i, env in enumerate(envs)
     ]
     stepper = VectorStepper(SyncVectorEnv(builders, autoreset_mode=mode), masked=True)
@@ -290,10 +296,10 @@ class TestWhatIsFound:
 def test_whoever_asks_for_the_history_of_a_strict_environment_asks_by_allowed_actions() -> None:
     """Otherwise the first action would raise, and nothing would have been looked at."""
     config = TrainConfig(algo="ppo", env_id=LOCKS, use_action_masks="on")
-    assert inspect(config) == inspect(TrainConfig(algo="ppo", env_id="CartPole-v1"))
+    assert check_determinism(config) == check_determinism(TrainConfig(algo="ppo", env_id="CartPole-v1"))
     forgetful = config.with_overrides(env_kwargs={"hint_steps": 3})
-    assert not inspect(forgetful, lambda **kwargs: Remembering(**kwargs)).problems
-    assert inspect(forgetful, lambda **kwargs: Remembering(**kwargs)).rebuild
+    assert not check_determinism(forgetful, lambda **kwargs: Remembering(**kwargs)).problems
+    assert check_determinism(forgetful, lambda **kwargs: Remembering(**kwargs)).rebuild
 
 
 class Remembering(Locks):
@@ -346,7 +352,7 @@ def test_random_choices_are_spread_evenly_over_the_allowed_ones() -> None:
 class TestMasksForPredict:
     @pytest.mark.parametrize("given", [[1, 0, 1], [[1, 0, 1], [1, 0, 1]], np.array([True, False, True])])
     def test_one_for_all_or_one_each(self, given: Any) -> None:
-        assert masks_of(spaces.Discrete(3), given, 2).tolist() == [[True, False, True]] * 2
+        assert check_user_masks(spaces.Discrete(3), given, 2).tolist() == [[True, False, True]] * 2
 
     @pytest.mark.parametrize(
         ("given", "words"),
@@ -363,18 +369,20 @@ class TestMasksForPredict:
     )
     def test_other_things_are_refused(self, given: Any, words: str) -> None:
         with pytest.raises(UserError, match=rf"action_masks (is one|has rows) .*{words}.*; give .*\[2, 3\]"):
-            masks_of(spaces.Discrete(3), given, 2)
+            check_user_masks(spaces.Discrete(3), given, 2)
 
     def test_pairs_may_be_nested(self) -> None:
-        assert masks_of(spaces.MultiBinary(2), [[1, 0], [1, 1]], 1).tolist() == [[True, False, True, True]]
+        assert check_user_masks(spaces.MultiBinary(2), [[1, 0], [1, 1]], 1).tolist() == [
+            [True, False, True, True]
+        ]
 
     def test_something_must_be_allowed(self) -> None:
         with pytest.raises(UserError, match="allows no action"):
-            masks_of(spaces.MultiDiscrete([2, 2]), [1, 1, 0, 0], 1)
+            check_user_masks(spaces.MultiDiscrete([2, 2]), [1, 1, 0, 0], 1)
 
     def test_continuous_actions_have_none(self) -> None:
         with pytest.raises(UserError, match="Box actions cannot be masked"):
-            masks_of(spaces.Box(-1, 1, (2,)), [1, 1], 1)
+            check_user_masks(spaces.Box(-1, 1, (2,)), [1, 1], 1)
 
 
 def test_a_name_that_is_taken_is_refused() -> None:

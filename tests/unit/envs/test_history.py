@@ -11,7 +11,13 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit
 from records import CountingEnv, DrawingEnv
 
 from rl_training.config import TrainConfig
-from rl_training.envs.determinism import EARLIER_EPISODES, MAX_STEPS, Finding, inspect, settle_rebuilding
+from rl_training.envs.determinism import (
+    EARLIER_EPISODES,
+    MAX_STEPS,
+    Finding,
+    check_determinism,
+    settle_rebuilding,
+)
 
 CONFIG = TrainConfig(algo="ppo", env_id="Drawing", seed=5)
 
@@ -60,26 +66,26 @@ class Stuck(DrawingEnv):
 
 
 def test_an_environment_that_keeps_nothing_is_left_alone() -> None:
-    assert inspect(CONFIG, DrawingEnv) == Finding()
+    assert check_determinism(CONFIG, DrawingEnv) == Finding()
 
 
 @pytest.mark.parametrize("backend", ["sync", "async"])
 def test_what_is_left_from_the_episode_before_is_found_and_cleared_by_building_anew(backend: str) -> None:
-    finding = inspect(CONFIG.with_overrides(env_backend=backend), lambda: TimeLimit(Drifting(), 3))
+    finding = check_determinism(CONFIG.with_overrides(env_backend=backend), lambda: TimeLimit(Drifting(), 3))
     assert finding.rebuild
     assert finding.problems == []
     assert 0 < finding.seconds_per_rebuild < 1
 
 
 def test_fresh_environments_that_differ_are_named() -> None:
-    finding = inspect(CONFIG, Whim)
+    finding = check_determinism(CONFIG, Whim)
     assert not finding.rebuild
     (problem,) = finding.problems
     assert "two fresh ones differ after 0 steps in the observation" in problem
 
 
 def test_what_building_anew_does_not_clear_is_named() -> None:
-    finding = inspect(CONFIG, lambda: Curriculum(DrawingEnv()))
+    finding = check_determinism(CONFIG, lambda: Curriculum(DrawingEnv()))
     assert not finding.rebuild
     (problem,) = finding.problems
     assert "building it anew does not clear" in problem
@@ -88,7 +94,7 @@ def test_what_building_anew_does_not_clear_is_named() -> None:
 
 def test_running_statistics_of_wrappers_are_no_hindrance() -> None:
     """They are saved and restored."""
-    assert inspect(CONFIG, lambda: NormalizeReward(NormalizeObservation(DrawingEnv()))) == Finding()
+    assert check_determinism(CONFIG, lambda: NormalizeReward(NormalizeObservation(DrawingEnv()))) == Finding()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +102,7 @@ def test_running_statistics_of_wrappers_are_no_hindrance() -> None:
 )
 def test_a_world_that_is_reused_is_found(env_id: str, seed: int) -> None:
     pytest.importorskip("Box2D")
-    finding = inspect(CONFIG.with_overrides(env_id=env_id, seed=seed))
+    finding = check_determinism(CONFIG.with_overrides(env_id=env_id, seed=seed))
     assert finding.rebuild
     assert finding.problems == []
 
@@ -104,15 +110,15 @@ def test_a_world_that_is_reused_is_found(env_id: str, seed: int) -> None:
 @pytest.mark.parametrize("env_id", ["LunarLander-v3", "CartPole-v1"])
 def test_a_world_that_is_made_for_every_episode_needs_no_other_environment(env_id: str) -> None:
     pytest.importorskip("Box2D")
-    assert inspect(CONFIG.with_overrides(env_id=env_id)) == Finding()
+    assert check_determinism(CONFIG.with_overrides(env_id=env_id)) == Finding()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_failing_environment_is_left_to_the_run(bad: float) -> None:
-    assert inspect(CONFIG, Stuck) == Finding()
-    assert inspect(CONFIG.with_overrides(env_id="NoSuchEnvironment-v0")) == Finding()
+    assert check_determinism(CONFIG, Stuck) == Finding()
+    assert check_determinism(CONFIG.with_overrides(env_id="NoSuchEnvironment-v0")) == Finding()
     poison = {(episode, 1): bad for episode in range(1, 9)}  # the first one of a fresh environment is fine
-    assert inspect(CONFIG, lambda: CountingEnv(poisoned_rewards=poison)) == Finding()
+    assert check_determinism(CONFIG, lambda: CountingEnv(poisoned_rewards=poison)) == Finding()
 
 
 def test_one_environment_lives_at_a_time_and_takes_a_bounded_number_of_steps() -> None:
@@ -134,7 +140,7 @@ def test_one_environment_lives_at_a_time_and_takes_a_bounded_number_of_steps() -
             nonlocal alive
             alive -= 1
 
-    inspect(CONFIG, Endless)
+    check_determinism(CONFIG, Endless)
     assert (alive, most) == (0, 1)
     assert 0 < steps <= MAX_STEPS * (2 + 2 * (EARLIER_EPISODES + 1))
 
@@ -148,7 +154,7 @@ def test_global_generators_are_left_as_they_were() -> None:
     random.seed(3), np.random.seed(3), torch.manual_seed(3)
     expected = random.random(), np.random.random(), float(torch.rand(()))
     random.seed(3), np.random.seed(3), torch.manual_seed(3)
-    inspect(CONFIG, Dice)
+    check_determinism(CONFIG, Dice)
     assert (random.random(), np.random.random(), float(torch.rand(()))) == expected
 
 

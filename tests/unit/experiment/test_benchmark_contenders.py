@@ -3,7 +3,7 @@
 import pytest
 
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.lab.benchmark_jobs import baseline_of, contenders
+from rl_training.lab.benchmark_jobs import contenders, read_baseline
 from rl_training.lab.manifests import Entry, Manifest
 from rl_training.lab.scored_runs import EvaluationPoint, ScoredRun, write_records
 
@@ -46,7 +46,7 @@ def baseline(tmp_path, *tasks):
     write_records(
         tmp_path / "records.json", [ScoredRun(task, "ppo", 1, [EvaluationPoint(1, 2.0)]) for task in tasks]
     )
-    return baseline_of(tmp_path, contenders(manifest(Entry("ppo/cartpole")), {}), tmp_path / "D")
+    return read_baseline(tmp_path, contenders(manifest(Entry("ppo/cartpole")), {}), tmp_path / "D")
 
 
 def test_a_baseline_that_can_be_compared_with(tmp_path):

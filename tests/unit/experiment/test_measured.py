@@ -9,7 +9,13 @@ from rl_training.config.presets import presets
 from rl_training.core.errors import UserError
 from rl_training.experiment.start import train
 from rl_training.lab import preset_scores as measuring
-from rl_training.lab.preset_scores import beside_known, compared, expected, measured, read_measured
+from rl_training.lab.preset_scores import (
+    compare_run_with_results,
+    compared,
+    expected,
+    measured,
+    read_measured,
+)
 from rl_training.lab.scored_runs import EvaluationPoint, ScoredRun
 
 
@@ -92,12 +98,12 @@ def test_a_run_beside_what_is_known(tiny, tmp_path, monkeypatch):
     run = train(tiny(eval_every_timesteps=32))
     config = tiny(eval_every_timesteps=32)
     monkeypatch.setattr(measuring, "read_measured", lambda name: None)
-    assert beside_known("ppo/x", config, run.run_dir) is None
+    assert compare_run_with_results("ppo/x", config, run.run_dir) is None
     known = result(4.0, 5.0, first=7)
     monkeypatch.setattr(measuring, "read_measured", lambda name: known)
-    assert beside_known("ppo/x", config, run.run_dir) is None
+    assert compare_run_with_results("ppo/x", config, run.run_dir) is None
     known["fingerprint"] = config.fingerprint()
-    said = beside_known("ppo/x", config, run.run_dir)
+    said = compare_run_with_results("ppo/x", config, run.run_dir)
     assert said is not None
     assert said.startswith(
         "ppo/x: 4 on one seed; measured before: 4.5 on 2 seeds (95% interval 4 to 5): no difference"

@@ -72,7 +72,7 @@ def test_a_refusal_is_one_sentence_with_both_sizes_and_a_remedy(
 ) -> None:
     limits(monkeypatch, tmp_path, None, None, 8_000_000_000)
     with pytest.raises(UserError) as caught:
-        memory.refuse_too_large(168_000_000_000, "the replay buffer", "use a smaller buffer_size")
+        memory.check_memory(168_000_000_000, "the replay buffer", "use a smaller buffer_size")
     assert str(caught.value) == (
         "the replay buffer needs 168 GB of memory, but 8.0 GB are available; use a smaller buffer_size"
     )
@@ -85,16 +85,16 @@ def test_exactly_what_does_not_fit_is_refused(
     limits(monkeypatch, tmp_path, None, None, 1000)
     if refused:
         with pytest.raises(UserError):
-            memory.refuse_too_large(needed, "it", "use less")
+            memory.check_memory(needed, "it", "use less")
     else:
-        memory.refuse_too_large(needed, "it", "use less")
+        memory.check_memory(needed, "it", "use less")
 
 
 def test_nothing_is_refused_where_the_system_does_not_tell(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     limits(monkeypatch, tmp_path, None, None, None)
-    memory.refuse_too_large(2**60, "it", "use less")
+    memory.check_memory(2**60, "it", "use less")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.types import Progress
-from rl_training.experiment.checkpoints.folders import find_checkpoint, recover_aside
+from rl_training.experiment.checkpoints.folders import find_checkpoint, restore_backups
 from rl_training.experiment.checkpoints.format import read_checkpoint, write_checkpoint
 
 CONFIG = TrainConfig(algo="ppo", env_id="CartPole-v1", algorithm=PPOConfig(hidden_sizes=(3,)))
@@ -67,7 +67,7 @@ def test_killed_at_any_change_either_the_old_or_the_new_one_is_found(
         for life in range(lives):
             killed = killed_at(number, monkeypatch, lambda folder=folder, life=life: write(folder, 2 + life))
         seen.append(found(folder))
-        recover_aside(folder.parent)
+        restore_backups(folder.parent)
         assert folder.is_dir()
         assert found(folder) == seen[-1]
         if not killed:
@@ -84,5 +84,5 @@ def test_a_leftover_beside_its_successor_is_not_put_back(tmp_path: Path) -> None
     write(tmp_path / "other", 2)
     (tmp_path / "other").rename(tmp_path / "step_7")
     assert found(tmp_path / "step_7") == 2
-    recover_aside(tmp_path)
+    restore_backups(tmp_path)
     assert found(tmp_path / "step_7") == 2

@@ -10,7 +10,7 @@ import pytest
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.locking import RunLock
 from rl_training.experiment.records import remove as run_removal
-from rl_training.experiment.records.remove import leftovers, refuse_removal, remove_runs, strangers
+from rl_training.experiment.records.remove import check_removable, foreign_files, leftovers, remove_runs
 from support.folders import run_folder
 
 
@@ -41,7 +41,7 @@ def test_a_run_that_is_in_use_is_refused(tmp_path):
     one = run_folder(tmp_path)
     before = files(one)
     with RunLock(one), pytest.raises(UserError, match="is in use by"):
-        refuse_removal(one)
+        check_removable(one)
     reading, writing = os.pipe()
     owner = os.fork()
     if owner == 0:
@@ -50,7 +50,7 @@ def test_a_run_that_is_in_use_is_refused(tmp_path):
         signal.pause()
     os.read(reading, 1)
     try:
-        for refuse in (refuse_removal, lambda path: remove_runs([path])):
+        for refuse in (check_removable, lambda path: remove_runs([path])):
             with pytest.raises(UserError, match=f"is in use by process {owner}; wait for it to end"):
                 refuse(one)
         assert files(one) == before
@@ -94,7 +94,7 @@ def test_the_folder_that_we_are_in_is_refused(tmp_path, monkeypatch):
     for place in (one, one / "checkpoints"):
         monkeypatch.chdir(place)
         with pytest.raises(UserError, match="is the folder that you are in"):
-            refuse_removal(one)
+            check_removable(one)
 
 
 def test_what_a_killed_removal_left_is_recognised_and_goes_with_the_next(tmp_path, monkeypatch):
@@ -149,9 +149,9 @@ def test_what_cannot_be_deleted_is_told(tmp_path, monkeypatch):
 
 def test_strange_files_are_named(tmp_path):
     one = run_folder(tmp_path)
-    assert strangers(one) == []
+    assert foreign_files(one) == []
     (one / "notes.txt").write_text("x", encoding="utf-8")
-    assert strangers(one) == ["notes.txt"]
+    assert foreign_files(one) == ["notes.txt"]
 
 
 def test_a_run_with_other_runs_in_it_is_refused(tmp_path):

@@ -14,30 +14,30 @@ from pathlib import Path
 
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, step_of
-from rl_training.experiment.files import aside_of, delete_folder, refuse_strange_files, write_text
+from rl_training.experiment.files import backup_path, delete_folder, refuse_special_files, write_text
 
 POINTERS = ("last", "best")
 TRIES, PAUSE = 20, 0.01
 """How often, and after how many seconds, a checkpoint that was replaced or pruned while it was read is looked for."""
 
 
-def read_given(path: str | os.PathLike[str]) -> Checkpoint:
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Read what a user means by a run (its newest whole checkpoint), a checkpoint, a saved agent, or `last`/`best`.
 
     The run may be in training: what was replaced or pruned in the middle of it is read anew.
     """
-    given = possible(path)
+    given = readable_path(path)
 
     def attempt(remarks: list[str]) -> Checkpoint:
         if not (given / "checkpoints").is_dir():
             return read_checkpoint(find_checkpoint(path))
-        refuse_strange_files(given / "checkpoints")
+        refuse_special_files(given / "checkpoints")
         return _read_newest(given, None, remarks)
 
-    return _patiently(given, attempt)
+    return _retry_while_changing(given, attempt)
 
 
-def possible(path: str | os.PathLike[str]) -> Path:
+def readable_path(path: str | os.PathLike[str]) -> Path:
     """Return a path that may lead somewhere; one that no disk has, or that may not be followed, is refused."""
     try:
         os.stat(path)
@@ -49,13 +49,13 @@ def possible(path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def _patiently(given: Path, attempt: Callable[[list[str]], Checkpoint]) -> Checkpoint:
+def _retry_while_changing(given: Path, attempt: Callable[[list[str]], Checkpoint]) -> Checkpoint:
     """Return what `attempt` does; if it found fault and the folders have changed meanwhile, try again.
 
     The remarks that `attempt` leaves in its list become warnings, if it is the last.
     """
     for tries_left in reversed(range(TRIES)):
-        before = _situation(given)
+        before = _folder_state(given)
         checkpoint, fault, remarks = None, None, list[str]()
         try:
             checkpoint = attempt(remarks)
@@ -65,7 +65,7 @@ def _patiently(given: Path, attempt: Callable[[list[str]], Checkpoint]) -> Check
             fault = UserError(f"cannot read {error.filename or given}: {error.strerror or error}")
         if checkpoint is not None and not remarks:
             return checkpoint
-        if tries_left == 0 or (_situation(given) == before and not _is_being_replaced(before)):
+        if tries_left == 0 or (_folder_state(given) == before and not _is_being_replaced(before)):
             break
         time.sleep(PAUSE)
     for remark in remarks:
@@ -76,13 +76,13 @@ def _patiently(given: Path, attempt: Callable[[list[str]], Checkpoint]) -> Check
     return checkpoint
 
 
-def _situation(given: Path) -> dict[Path, object]:
+def _folder_state(given: Path) -> dict[Path, object]:
     """Return what a reader of `given` depends on: pointers, and which folders bear the names of checkpoints now."""
     found: dict[Path, object] = {}
     for place in (given, given / "checkpoints", given.parent, given.parent / "checkpoints"):
         for pointer in POINTERS:
-            found[place / pointer] = pointed(place, pointer)
-        for folder in [given, aside_of(given), *place.glob("step_*"), *place.glob(".step_*.old")]:
+            found[place / pointer] = read_pointer(place, pointer)
+        for folder in [given, backup_path(given), *place.glob("step_*"), *place.glob(".step_*.old")]:
             with contextlib.suppress(OSError, ValueError):  # not there, or no name of a file at all
                 status = folder.lstat()
                 found[folder] = (status.st_ino, status.st_ctime_ns)
@@ -95,12 +95,12 @@ def _is_being_replaced(situation: Mapping[Path, object]) -> bool:
     return any(path.with_name(path.name[1:].removesuffix(".old")) not in situation for path in asides)
 
 
-def point(checkpoints: Path, pointer: str, name: str) -> None:
+def write_pointer(checkpoints: Path, pointer: str, name: str) -> None:
     """Make `last` or `best` name a checkpoint, by rename."""
     write_text(checkpoints / pointer, name + "\n")
 
 
-def pointed(checkpoints: Path, pointer: str) -> str | None:
+def read_pointer(checkpoints: Path, pointer: str) -> str | None:
     """Return the checkpoint that `last` or `best` names, if any."""
     try:
         if not (checkpoints / pointer).is_file():
@@ -113,7 +113,7 @@ def pointed(checkpoints: Path, pointer: str) -> str | None:
 
 def prune(checkpoints: Path, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints and those that a pointer names."""
-    named = {pointed(checkpoints, pointer) for pointer in POINTERS}
+    named = {read_pointer(checkpoints, pointer) for pointer in POINTERS}
     for folder in _steps(checkpoints)[keep:]:
         if folder.name not in named:
             delete_folder(folder)
@@ -124,13 +124,13 @@ def read_newest(run_dir: Path, *, before: str | None = None) -> Checkpoint:
 
     `before` is one that was found wanting for another reason: only older ones count.
     """
-    return _patiently(run_dir, lambda remarks: _read_newest(run_dir, before, remarks))
+    return _retry_while_changing(run_dir, lambda remarks: _read_newest(run_dir, before, remarks))
 
 
 def _read_newest(run_dir: Path, before: str | None, remarks: list[str]) -> Checkpoint:
     checkpoints = run_dir / "checkpoints"
     folders = _steps(checkpoints)
-    last = pointed(checkpoints, "last")
+    last = read_pointer(checkpoints, "last")
     if before is not None:
         folders = [folder for folder in folders if step_of(folder.name) < step_of(before)]
     if not folders:
@@ -150,12 +150,12 @@ def _read_newest(run_dir: Path, before: str | None, remarks: list[str]) -> Check
     raise AssertionError("unreachable: the loop returns or raises")
 
 
-def forget_after(checkpoints: Path, name: str) -> None:
+def delete_newer(checkpoints: Path, name: str) -> None:
     """Delete what a killed process left half-done, and the checkpoints after `name`: they will be made again."""
     for leftover in [*checkpoints.glob(".*.tmp"), *checkpoints.glob(".*.old")]:
         shutil.rmtree(leftover, ignore_errors=True)
         leftover.unlink(missing_ok=True)
-    best = pointed(checkpoints, "best")
+    best = read_pointer(checkpoints, "best")
     if best is not None and (step_of(best) > step_of(name) or not (checkpoints / best).is_dir()):
         (checkpoints / "best").unlink()  # first: it never names what is not there
     for folder in _steps(checkpoints):
@@ -183,7 +183,7 @@ def find_checkpoint(path: str | os.PathLike[str]) -> Path:
 
 
 def _follow(checkpoints: Path, pointer: str, given: object) -> Path:
-    name = pointed(checkpoints, pointer)
+    name = read_pointer(checkpoints, pointer)
     if name is None:
         raise UserError(f"{given} has no checkpoint yet ({checkpoints / pointer} is missing)")
     if Path(name).name != name or step_of(name) < 0:
@@ -204,10 +204,10 @@ def _steps(checkpoints: Path) -> list[Path]:
 
 def _present(folder: Path) -> Path:
     """Return `folder`, or where it was put aside for a successor that never came."""
-    return aside_of(folder) if not folder.exists() and aside_of(folder).is_dir() else folder
+    return backup_path(folder) if not folder.exists() and backup_path(folder).is_dir() else folder
 
 
-def recover_aside(checkpoints: Path) -> None:
+def restore_backups(checkpoints: Path) -> None:
     """Give checkpoints that were put aside for a successor that never came their name back.
 
     Only for whoever holds the run's lock: a process that is at work puts folders aside as well.

@@ -22,7 +22,7 @@ from rl_training.core.types import EnvSpec, Progress, State
 from rl_training.experiment.checkpoints.stored_network import refuse_larger_network, with_flat_images
 from rl_training.experiment.checkpoints.tensor_files import read_tensors, write_tensors
 from rl_training.experiment.checkpoints.trust import imports_nothing, is_signed, sign_text
-from rl_training.experiment.files import read_json, refuse_strange_files, replace_folder, write_json
+from rl_training.experiment.files import read_json, refuse_special_files, replace_folder, write_json
 from rl_training.version import __version__
 
 FORMAT_VERSION = 2
@@ -120,7 +120,7 @@ def manifest_hash(manifest: Mapping[str, Any]) -> str:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read and verify the checkpoint folder at `path`; what is damaged is named."""
-    refuse_strange_files(path)
+    refuse_special_files(path)
     manifest = _read_manifest(path)
     with _fitting(f"checkpoint {path}: manifest.json"):
         config = config_from_dict(manifest["config"], str(path / "manifest.json"))

@@ -13,13 +13,13 @@ from rl_training.core.seeding import global_generators
 from rl_training.core.types import EnvSpec, Progress, State
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import check_spaces
-from rl_training.experiment.building import Given, build_parts
-from rl_training.experiment.checkpoints.folders import forget_after, point, prune, read_newest
+from rl_training.experiment.building import UserObjects, build_parts
+from rl_training.experiment.checkpoints.folders import delete_newer, prune, read_newest, write_pointer
 from rl_training.experiment.checkpoints.format import Checkpoint, fitting_weights, restoring, write_checkpoint
 from rl_training.experiment.checkpoints.replay import ReplayFiles, load_replay
 from rl_training.experiment.faults import disk_fault
 from rl_training.experiment.logs.metadata import surroundings
-from rl_training.experiment.resources import refuse_too_large, size_text, tell_one_hots
+from rl_training.experiment.resources import check_memory, report_one_hot_memory, size_text
 
 
 class Snapshots:
@@ -85,9 +85,9 @@ class Snapshots:
             facts["replay"] = self.replay.save(name)  # first: a manifest lists only what is there
             folder = self.checkpoints / name
             size = write_checkpoint(folder, config=self.config, progress=progress, state=state, facts=facts)
-            point(self.checkpoints, "last", name)
+            write_pointer(self.checkpoints, "last", name)
             if best:
-                point(self.checkpoints, "best", name)
+                write_pointer(self.checkpoints, "best", name)
             prune(self.checkpoints, self.config.keep_checkpoints)
             self.replay.prune()
         except OSError as error:
@@ -131,10 +131,10 @@ class Snapshots:
     def go_on_after(self, checkpoint: Checkpoint) -> None:
         """Make the run's folder what it was when the checkpoint was written: what came after it is made anew."""
         self.last, self.best = checkpoint.path, checkpoint.facts["best_checkpoint"]
-        forget_after(self.checkpoints, checkpoint.path.name)
-        point(self.checkpoints, "last", checkpoint.path.name)
+        delete_newer(self.checkpoints, checkpoint.path.name)
+        write_pointer(self.checkpoints, "last", checkpoint.path.name)
         if self.best is not None and (self.checkpoints / self.best).is_dir():
-            point(self.checkpoints, "best", self.best)
+            write_pointer(self.checkpoints, "best", self.best)
         self.replay.go_on_after(checkpoint.facts["replay"])
         self.replay.prune()
 
@@ -150,7 +150,7 @@ def checked_state(learner: StatefulLearner, consequence: str) -> dict[str, State
 def parts_with_replay(
     config: TrainConfig,
     spec: EnvSpec,
-    given: Given,
+    given: UserObjects,
     checkpoint: Checkpoint | None,
     *,
     own: bool = False,
@@ -163,14 +163,14 @@ def parts_with_replay(
     A run that goes on has its `own`; if that is damaged, an older checkpoint in the folder `fall_back_in` is taken.
     """
     if notice is not None:
-        tell_one_hots(config, spec, notice)
+        report_one_hot_memory(config, spec, notice)
     parts = build_parts(config, spec, given)
     needed = parts.source.nbytes
     if notice is not None and parts.source.storages:
-        refuse_too_large(needed, "the replay buffer", "use a smaller buffer_size")
+        check_memory(needed, "the replay buffer", "use a smaller buffer_size")
         notice(f"the replay buffer takes {size_text(needed)} of memory when full")
     elif notice is not None:
-        refuse_too_large(needed, "a rollout", "use fewer num_steps or num_envs")
+        check_memory(needed, "a rollout", "use fewer num_steps or num_envs")
     while checkpoint is not None and (own or _brings_replay(checkpoint, parts.source.storages)):
         try:
             with restoring(checkpoint.path):

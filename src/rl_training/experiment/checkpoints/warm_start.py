@@ -16,7 +16,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.types import Progress
 from rl_training.envs.stepper import VectorStepper, saved_statistics
 from rl_training.experiment.agent import Agent, check_spaces
-from rl_training.experiment.building import Given
+from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, restoring, write_checkpoint
 from rl_training.experiment.checkpoints.trust import (
     Permission,
@@ -61,7 +61,7 @@ class Learned:
             "counters and random streams are new"
         )
 
-    def check(self, config: TrainConfig, given: Given) -> None:
+    def check(self, config: TrainConfig, given: UserObjects) -> None:
         """Refuse another algorithm."""
         there = self.checkpoint.config.algo
         if there != config.algo:

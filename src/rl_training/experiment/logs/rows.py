@@ -13,10 +13,10 @@ ELAPSED = "time/time_elapsed"
 TAIL = 1 << 16
 """Bytes at the end of a file in which its last row is looked for: more than any row takes."""
 
-Fits = Callable[[dict[str, Any]], bool]
+RowCheck = Callable[[dict[str, Any]], bool]
 
 
-def read_rows(path: Path, fits: Fits = bool) -> list[dict[str, Any]]:
+def read_rows(path: Path, fits: RowCheck = bool) -> list[dict[str, Any]]:
     """Return the rows of a JSON-lines file that `fits` accepts; others are named in a warning and left out.
 
     A last line without its end, torn by a crash, is left out silently.
@@ -30,7 +30,7 @@ def read_rows(path: Path, fits: Fits = bool) -> list[dict[str, Any]]:
     return rows
 
 
-def last_row(path: Path, fits: Fits = bool) -> dict[str, Any]:
+def last_row(path: Path, fits: RowCheck = bool) -> dict[str, Any]:
     """Return the last whole row that `fits` accepts of a file that may be growing, or nothing; reads its end alone."""
     try:
         status = os.stat(path)
@@ -48,7 +48,7 @@ def last_row(path: Path, fits: Fits = bool) -> dict[str, Any]:
     return {}
 
 
-def parse_rows(lines: Iterable[bytes], fits: Fits) -> tuple[list[dict[str, Any]], list[int]]:
+def parse_rows(lines: Iterable[bytes], fits: RowCheck) -> tuple[list[dict[str, Any]], list[int]]:
     """Return the rows that `fits` accepts, and the numbers of those that it does not; a torn last line is neither."""
     rows: list[dict[str, Any]] = []
     damaged: list[int] = []
@@ -76,7 +76,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def count_of(value: Any) -> int | None:
+def as_count(value: Any) -> int | None:
     """Return a count out of a file, if it is one."""
     return int(value) if is_number(value) and 0 <= value < 2**64 else None
 

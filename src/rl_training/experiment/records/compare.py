@@ -12,7 +12,7 @@ def differences_of(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[Any]]]
     """Return the groups of what differs: by name a value for each run, None where a run has none."""
     groups: dict[str, list[dict[str, Any]]] = {
         "settings": [run.config for run in runs],
-        "versions": [_map(run.told("versions")) for run in runs],
+        "versions": [_as_dict(run.metadata_entry("versions")) for run in runs],
         "origin": [_origin(run) for run in runs],
         "results": [_results(run) for run in runs],
     }
@@ -33,16 +33,16 @@ def _differing(maps: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     }
 
 
-def _map(value: object) -> dict[str, Any]:
+def _as_dict(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
 def _origin(run: RunRecord) -> dict[str, Any]:
-    machine = _map(run.told("machine"))
+    machine = _as_dict(run.metadata_entry("machine"))
     return {
-        "git_commit": run.told("git_commit"),
+        "git_commit": run.metadata_entry("git_commit"),
         "processor": machine.get("processor"),
-        "update_path": run.told("update_path"),
+        "update_path": run.metadata_entry("update_path"),
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig, algorithm_config_class
-from rl_training.experiment.checkpoints.folders import POINTERS, pointed
+from rl_training.experiment.checkpoints.folders import POINTERS, read_pointer
 from rl_training.experiment.checkpoints.format import step_of
 from rl_training.experiment.records.read import RunRecord, flattened, scalars
 from rl_training.experiment.records.search import row_of
@@ -24,7 +24,7 @@ def describe(run: RunRecord) -> dict[str, Any]:
         "last_evaluation": scalars(run.evaluations[-1]) if run.evaluations else None,
         "resumes": _length(run.metadata.get("resumes")),
         "restarts": _length(run.metadata.get("restarts")),
-        **{name: run.told(name) for name in told},
+        **{name: run.metadata_entry(name) for name in told},
         "changed_settings": changed_settings(run),
         "checkpoints": _checkpoints(run.path / "checkpoints"),
         "replay_bytes": size_of(run.path / "checkpoints" / "replay"),
@@ -59,7 +59,7 @@ def size_of(folder: Path) -> int:
 def _checkpoints(folder: Path) -> list[dict[str, Any]]:
     """Return the checkpoints, oldest first, and which of them `last` and `best` name."""
     names = os.listdir(folder) if folder.is_dir() else []
-    pointers = {pointer: pointed(folder, pointer) for pointer in POINTERS}
+    pointers = {pointer: read_pointer(folder, pointer) for pointer in POINTERS}
     return [
         {
             "name": name,

@@ -22,7 +22,7 @@ from rl_training.experiment.checkpoints.locking import is_held
 from rl_training.experiment.files import read_json, read_plain
 from rl_training.experiment.logs.rows import (
     STEP,
-    count_of,
+    as_count,
     is_evaluation,
     is_metrics_row,
     last_row,
@@ -78,7 +78,7 @@ class RunRecord:
         """Whether the folder is a run, be it a damaged one."""
         return self.status != NO_RUN
 
-    def told(self, name: str) -> Any:
+    def metadata_entry(self, name: str) -> Any:
         """Return an entry of the metadata that is a number, a text, or a list or map of such; None in place of others.
 
         A damaged file may hold anything, as deep as it likes.
@@ -193,7 +193,7 @@ def _identity(
     return {
         "algo": readable(found["algo"]) if found else None,
         "env_id": readable(found["env_id"]) if found else None,
-        "seed": count_of(found.get("seed")),
+        "seed": as_count(found.get("seed")),
     }
 
 
@@ -260,7 +260,7 @@ def _timesteps(path: Path, files: set[str], metadata: dict[str, Any]) -> int | N
     steps = metrics.get("global_step") if isinstance(metrics, dict) else None
     if steps is None and "metrics.jsonl" in files:
         steps = last_row(path / "metrics.jsonl", is_metrics_row).get(STEP, 0)
-    return count_of(steps)
+    return as_count(steps)
 
 
 def _is_finite_evaluation(row: dict[str, Any]) -> bool:
@@ -316,5 +316,5 @@ def total_timesteps_of(run_dir: Path) -> int | None:
     with contextlib.suppress(UserError):
         found = TOTAL.search(read_plain(run_dir / "config.yaml"))
         total = int(found[1]) if found else read_settings(run_dir).get("total_timesteps")
-        return count_of(total)
+        return as_count(total)
     return None

@@ -21,7 +21,7 @@ OURS = {
 }  # fmt: skip
 
 
-def refuse_removal(path: Path) -> RunRecord:
+def check_removable(path: Path) -> RunRecord:
     """Return the record of a run that may be deleted; refuse links, what is no run, what is in use and where we are."""
     if path.is_symlink():
         raise UserError(
@@ -33,7 +33,9 @@ def refuse_removal(path: Path) -> RunRecord:
     if not record.is_run:
         raise UserError(f"{path} is not a run ({record.problem}); rm deletes runs only")
     folders = [
-        path / name for name in strangers(path) if (path / name).is_dir() and not (path / name).is_symlink()
+        path / name
+        for name in foreign_files(path)
+        if (path / name).is_dir() and not (path / name).is_symlink()
     ]
     for inside in [run for folder in folders for run in search(folder) if run.is_run]:
         raise UserError(f"{path} holds another run, {inside.path}; move that out of it, or remove it first")
@@ -51,7 +53,7 @@ def remove_runs(paths: Sequence[Path]) -> None:
         for leftover in leftovers(folder):
             shutil.rmtree(leftover, ignore_errors=True)
     for path in paths:
-        refuse_removal(path)  # it may have changed since somebody was asked
+        check_removable(path)  # it may have changed since somebody was asked
         nameless = path.resolve().with_name(f".{secrets.token_hex(8)}{REMOVED}")
         with RunLock(path):
             try:
@@ -62,7 +64,7 @@ def remove_runs(paths: Sequence[Path]) -> None:
         _delete(nameless, path)
 
 
-def strangers(path: Path) -> list[str]:
+def foreign_files(path: Path) -> list[str]:
     """Return what lies in a run's folder that no run of ours puts there, and that would go with it."""
     return sorted(name for name in os.listdir(path) if name not in OURS and not name.endswith(".tmp"))
 

@@ -63,8 +63,8 @@ class Runs(Sequence[RunRecord]):
     def rows(self, *, evaluations: bool = False) -> list[Row]:
         """Return a row per run, with all its settings, or one per evaluation, without them; all have the same keys."""
         if not evaluations:
-            return _completed([_with_settings(row_of(run), run.config) for run in self])
-        return _completed([_identity_of(run) | scalars(row) for run in self for row in run.evaluations])
+            return _with_all_keys([_with_settings(row_of(run), run.config) for run in self])
+        return _with_all_keys([_identity_of(run) | scalars(row) for run in self for row in run.evaluations])
 
     def to_frame(self, *, evaluations: bool = False) -> "pandas.DataFrame":
         """Return the rows as a frame of pandas, which must be installed."""
@@ -87,7 +87,7 @@ def search(*patterns: str | PathLike[str]) -> list[RunRecord]:
     """Return a record of every folder that the patterns name or that lies in one of them, each once, by name."""
     found: dict[str, RunRecord] = {}
     for pattern in patterns:
-        for path in _named(os.fspath(pattern)):
+        for path in _matching_folders(os.fspath(pattern)):
             for record in _records(path):
                 # a link that is not followed is not what it leads to
                 same = os.path.realpath(record.path) if record.is_run else os.path.abspath(record.path)
@@ -106,7 +106,7 @@ def run_at(path: str | PathLike[str]) -> RunRecord:
     raise UserError(f"{path} {problem}; give a run folder")
 
 
-def _named(pattern: str) -> list[Path]:
+def _matching_folders(pattern: str) -> list[Path]:
     """Return the folders that a path or a pattern names."""
     if os.path.isdir(pattern):
         return [Path(pattern)]
@@ -179,7 +179,7 @@ def _identity_of(run: RunRecord) -> Row:
 
 def row_of(run: RunRecord) -> Row:
     """Return what is told of every run, without its settings."""
-    versions = run.told("versions")
+    versions = run.metadata_entry("versions")
     return _identity_of(run) | {
         "timesteps": run.timesteps,
         "total_timesteps": run.total_timesteps,
@@ -188,7 +188,7 @@ def row_of(run: RunRecord) -> Row:
         "num_evaluations": run.num_evaluations,
         "started": run.started.isoformat() if run.started else None,
         "finished": run.finished.isoformat() if run.finished else None,
-        "git_commit": run.told("git_commit"),
+        "git_commit": run.metadata_entry("git_commit"),
         "version": versions.get("rl_training") if isinstance(versions, dict) else None,
         "problem": run.problem,
     }
@@ -199,7 +199,7 @@ def _with_settings(row: Row, config: Row) -> Row:
     return row | {key: value for key, value in config.items() if key not in row}
 
 
-def _completed(rows: list[Row]) -> list[Row]:
+def _with_all_keys(rows: list[Row]) -> list[Row]:
     """Return rows that all have the keys of all of them, in the order of their first appearance."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return [{key: row.get(key) for key in keys} for row in rows]
