@@ -85,7 +85,7 @@ def test_changing_what_came_before_an_episode_changes_nothing_in_it() -> None:
         before = policy.evaluate(rows)[0].view(32, 4)
         for env in range(4):
             rows.obs.view(32, 4, -1)[: first[env], env] += 1.0
-            for part in rows.memory.values():
+            for part in rows.memory:
                 part[env] += 1.0
         after = policy.evaluate(rows)[0].view(32, 4)
     for env in range(4):

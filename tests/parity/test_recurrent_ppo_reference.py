@@ -92,7 +92,7 @@ def test_same_batch_gives_the_same_loss_and_gradients(script: ModuleType, length
     (rollout,) = parts.source.batches(parts.progress)
     batch = next(iter(rollout.minibatches(args.batch_size, np.random.default_rng(0))))
     starts = sequences_of(batch.extra["episode_starts"], length)
-    memory = torch.stack(list(batch.memory.values()), dim=1)
+    memory = torch.stack(batch.memory, dim=1)
     assert starts[:, 1:].any(), "episodes must start within sequences"
     assert (memory != 0).any(), "and go on from one sequence to the next"
     rng = np.random.default_rng(0)

@@ -156,7 +156,7 @@ def test_an_actor_critic_with_a_memory_learns_as_the_reference() -> None:
             obs=obs, actions=actions, logprobs=logprobs.detach() + 0.2 * old, values=values, advantages=advantages,
             returns=returns, extra={"episode_starts": starts.flatten()},
             sequences=torch.arange(ROWS).view(LENGTH, SEQUENCES).T,
-            memory={f"memory/{number}": part for number, part in enumerate(memory)},
+            memory=tuple(memory),
         )  # fmt: skip
         metrics = package._update(batch)
         assert metrics["loss"] == pytest.approx(loss.item(), abs=1e-10)

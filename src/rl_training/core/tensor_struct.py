@@ -13,7 +13,7 @@ from rl_training.core.types import Array
 
 
 class TensorStruct:
-    """Mix-in for frozen dataclasses whose fields are tensors, dicts of tensors, or None."""
+    """Mix-in for frozen dataclasses whose fields are tensors, dicts or tuples of tensors, or None."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Self:
         """Return the record with `function` applied to every tensor."""
@@ -55,12 +55,18 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return None
     if isinstance(value, dict):
         return {key: function(tensor) for key, tensor in value.items()}
+    if isinstance(value, tuple):
+        return tuple(function(tensor) for tensor in value)
     return function(value)
 
 
 def _split(value: Any, size: int) -> Iterable[Any]:
-    if value is None or (isinstance(value, dict) and not value):  # comparing a tensor with {} takes 20 µs
+    if value is None or (
+        isinstance(value, dict | tuple) and not value
+    ):  # comparing a tensor with {} takes 20 µs
         return repeat(value)
+    if isinstance(value, tuple):
+        return zip(*(_pieces(tensor, size) for tensor in value), strict=True)
     if isinstance(value, dict):
         parts = zip(*(_pieces(tensor, size) for tensor in value.values()), strict=True)
         return (dict(zip(value, part, strict=True)) for part in parts)

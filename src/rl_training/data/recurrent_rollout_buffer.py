@@ -1,4 +1,4 @@
-"""Rollouts that are learned from in sequences: equally long, so that nothing is padded."""
+"""Rollouts for recurrent policies, split into sequences of equal length, so that no step is padded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -9,23 +9,22 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
+from rl_training.core.recurrent_state import split_state
 from rl_training.core.tensor_struct import taken
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
-
-MEMORY = "memory/"
 
 
 @dataclass(frozen=True)
 class SequenceBatch(RolloutBatch):
-    """Rows of a rollout that belong to sequences of equal length L, in which episodes may begin anywhere.
+    """Rows of a rollout as sequences of equal length L. Episodes may begin anywhere in a sequence.
 
-    `extra["episode_starts"]` says where; `valid` masks the rows that do not count.
+    `extra["episode_starts"]` marks the first step of each episode; `valid` masks the rows that do not count.
     """
 
     sequences: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int64))
-    """The row numbers of each sequence [S, L], in the order of time."""
-    memory: dict[str, Tensor] = field(default_factory=dict)
-    """What was remembered before the first step of each sequence; parts [S, ...]."""
+    """The row numbers of each sequence [S, L], in time order."""
+    memory: tuple[Tensor, ...] = ()
+    """The hidden state before the first step of each sequence: parts [S, ...], in the order of `initial_state`."""
 
     def minibatches(self, batch_size: int, rng: np.random.Generator | None) -> Iterator["SequenceBatch"]:
         """Partition the sequences into parts of about `batch_size` rows, shuffled by `rng` if given.
@@ -45,15 +44,15 @@ class SequenceBatch(RolloutBatch):
             yield SequenceBatch(
                 **vars(rows),
                 sequences=torch.from_numpy(places) if isinstance(self.sequences, Tensor) else places,
-                memory={name: taken(part, chosen) for name, part in self.memory.items()},
+                memory=tuple(taken(part, chosen) for part in self.memory),
             )
 
 
 class RecurrentRolloutBuffer(RolloutBuffer):
-    """A rollout [T, N] whose rows are learned from in sequences of `sequence_length` steps.
+    """A rollout [T, N] that is split into sequences of `sequence_length` steps.
 
-    What a policy remembered before each step is among the columns, as `memory/0` and so on, and where episodes begin
-    as `episode_starts`; only the memory before the first step of a sequence is used.
+    The explorer records the hidden state before each step and where episodes begin, in the columns of
+    `core.recurrent_state`. Only the state before the first step of each sequence is used.
     """
 
     def __init__(self, *, sequence_length: int = 1, **settings: Any) -> None:
@@ -74,17 +73,15 @@ class RecurrentRolloutBuffer(RolloutBuffer):
         self.sequence_length = length
 
     def flat(self) -> SequenceBatch:
-        """Return all rows [T * N] as views, in the order of time, and which of them are sequences."""
+        """Return all rows [T * N] as views in time order, and the row numbers of each sequence."""
         rows = super().flat()
         numbers = torch.arange(len(rows)).view(-1, self.sequence_length, self.num_envs)
         sequences = numbers.transpose(1, 2).reshape(-1, self.sequence_length)
         known: dict[str, Any] = dict(vars(rows))
-        extra = known.pop("extra")
+        extra, state = split_state(known.pop("extra"))
         return SequenceBatch(
             **known,
-            extra={name: column for name, column in extra.items() if not name.startswith(MEMORY)},
+            extra=extra,
             sequences=sequences,
-            memory={
-                name: column[sequences[:, 0]] for name, column in extra.items() if name.startswith(MEMORY)
-            },
+            memory=tuple(part[sequences[:, 0]] for part in state),
         )

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 CoreName: TypeAlias = Literal["lstm", "gru"]
 CELLS: dict[CoreName, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
-STARTS = "episode_starts"
-"""The column of a batch that says where episodes begin."""
 Memory: TypeAlias = tuple[Tensor, ...]
 """What is remembered of each row: [B, num_layers * size] each; zeros are the beginning of every memory."""
 

@@ -197,6 +197,28 @@ def squashed_gaussian_sample(params: Tensor, noise: Tensor) -> tuple[Tensor, Ten
     return torch.tanh(raw), logprob
 
 
+def squashed_gaussian_log_prob(params: Tensor, actions: Tensor) -> Tensor:
+    """Return log-probabilities [B] of given actions [B, A] in [-1, 1], for parameters [B, 2A]."""
+    mean, log_std = params.chunk(2, dim=-1)
+    log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    raw, log_slope = inverse_tanh(actions)
+    standardized = (raw - mean) * torch.exp(-log_std)
+    return (-0.5 * standardized.square() - log_std - LOG_SQRT_2PI - log_slope).sum(-1)
+
+
+def inverse_tanh(actions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return u and log(1 - tanh(u)^2) for actions tanh(u) in [-1, 1], accurate up to the bounds.
+
+    `log1p` of the action and of its negative gives both: 1 - |action| is exact near the bounds, where a quotient or a
+    square would lose all digits. An action of exactly -1 or 1 stands for the nearest number inside the bounds, so the
+    result is always finite.
+    """
+    largest = 1 - torch.finfo(actions.dtype).eps / 2
+    inside = actions.clamp(-largest, largest)
+    above, below = torch.log1p(inside), torch.log1p(-inside)
+    return 0.5 * (above - below), above + below
+
+
 def squashed_gaussian_act(params: Array, noise: Array | None) -> Array:
     """Return actions [N, A] in [-1, 1] for parameters [N, 2A] in NumPy; without noise the mode of the normal."""
     size = params.shape[1] // 2

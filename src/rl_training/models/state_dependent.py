@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_training.core.spaces.layout import float_dtype
 from rl_training.core.types import Array
-from rl_training.models.heads import LOG_SQRT_2PI, UnmaskedHead
+from rl_training.models.heads import LOG_SQRT_2PI, UnmaskedHead, inverse_tanh
 from rl_training.models.initialization import make_linear
 
 LEAST_VARIANCE = 1e-6
@@ -87,6 +87,18 @@ class StateDependentHead(UnmaskedHead):
         log_std = 0.5 * variances.log()
         logprobs = (-0.5 * (actions - means).square() / variances - log_std - LOG_SQRT_2PI).sum(-1)
         return logprobs, (log_std + 0.5 + LOG_SQRT_2PI).sum(-1)
+
+    def squashed_log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
+        """Return log-probabilities [B] of given actions [B, A] in [-1, 1], of a head that tanh squashes.
+
+        Means are limited as they are for sampling. Gradients reach the features through the deviation.
+        """
+        means, features = params.tensor_split([self.action_size], dim=-1)
+        variances = features.square() @ (2 * self.log_std).exp() + LEAST_VARIANCE
+        raw, log_slope = inverse_tanh(actions)
+        noise = raw - means.clamp(-MEAN_LIMIT, MEAN_LIMIT)
+        logprobs = -0.5 * (noise.square() / variances + variances.log()) - LOG_SQRT_2PI - log_slope
+        return logprobs.sum(-1)
 
     def _variances(self, params: Array) -> Array:
         variances: Array = np.square(params[:, self.action_size :]) @ np.exp(2 * self._log_std())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.layout import action_layout, space_text
 from rl_training.core.spaces.masks import split_mask
-from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState
+from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved
 from rl_training.models.encoded_network import Encoded, EncodedPair, encode, reader
 from rl_training.models.encoders import is_ours
 from rl_training.models.fast.numpy_forward import NumpyActorCritic
@@ -145,6 +145,21 @@ class ActorCriticPolicy(NetworkPolicy):
         if rows.action_masks is not None:
             params = self.head.allowed_tensor(params, rows.action_masks)
         return self.head.logprob_entropy(params, rows.actions)
+
+    def log_prob(self, obs: Obs, actions: Tensor) -> Tensor:
+        """Return log-probabilities [B] of actions [B, ...] given observations [B, ...], with gradients.
+
+        Actions are in the policy's units, as `act` returns them. A mask beside the observation applies.
+        """
+        seen, mask = split_mask(moved(obs, self.device))
+        params, _ = self.network(self.prepare(seen))
+        return self.params_log_prob(params, actions, mask)
+
+    def params_log_prob(self, params: Tensor, actions: Tensor, mask: Tensor | None) -> Tensor:
+        """Return log-probabilities [B] of actions [B, ...] given action parameters [B, P] and a mask, if any."""
+        if mask is not None:
+            params = self.head.allowed_tensor(params, mask)
+        return self.head.logprob_entropy(params, actions.to(self.device))[0]
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
         """Return action parameters [N, P], of what is allowed, and values [N]."""

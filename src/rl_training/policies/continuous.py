@@ -7,10 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.spaces.layout import action_layout, float_dtype
-from rl_training.core.types import Array, EnvSpec, Measured, Numbers, Obs, ObsArray, PolicyState
+from rl_training.core.types import Array, EnvSpec, Measured, Numbers, Obs, ObsArray, PolicyState, moved
 from rl_training.models.encoded_network import Encoded
 from rl_training.models.fast.heads import Sampled, squashed_gaussian
-from rl_training.models.heads import squashed_gaussian_act, squashed_gaussian_sample
+from rl_training.models.heads import (
+    squashed_gaussian_act,
+    squashed_gaussian_log_prob,
+    squashed_gaussian_sample,
+)
 from rl_training.models.mlp import ActivationName, mlp_with_head
 from rl_training.models.normalizer import RewardNormalizer
 from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
@@ -55,7 +59,16 @@ class ContinuousPolicy(NetworkPolicy):
 
 
 class StochasticPolicy(ContinuousPolicy):
-    """What SAC learns: a policy that knows how likely its actions are, and what they owe to its network's outputs."""
+    """A policy with a distribution over actions in [-1, 1], as SAC trains it."""
+
+    def log_prob(self, obs: Obs, actions: Tensor) -> Tensor:
+        """Return log-probabilities [B] of actions [B, A] in [-1, 1] given observations [B, ...], with gradients."""
+        outputs = self.network(self.prepare(moved(obs, self.device)))
+        return self.outputs_log_prob(outputs, actions.to(self.device))
+
+    def outputs_log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return log-probabilities [B] of actions [B, A] given the network's outputs."""
+        raise NotImplementedError(f"{type(self).__name__} does not define outputs_log_prob")
 
     def draw(self, normal: Callable[..., Numbers], rows: int) -> tuple[Numbers, Numbers]:
         """Return what `sampled` needs, for actions and for those after them; `normal` draws numbers of a shape."""
@@ -93,6 +106,10 @@ class SquashedGaussianPolicy(StochasticPolicy):
         """Return actions, log-probabilities, and how to go back."""
         actions, logprobs, back = squashed_gaussian(params, noise)
         return actions, logprobs, lambda by_actions, by_logprob: (back(by_actions, by_logprob),)
+
+    def outputs_log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return log-probabilities [B] of actions [B, A] given means and log deviations [B, 2A]."""
+        return squashed_gaussian_log_prob(outputs, actions)
 
     def sample(self, inputs: Obs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions [B, A] and log-probabilities [B], with gradients; `inputs` as `prepare` gives them."""

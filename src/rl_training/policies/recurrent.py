@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.core.columns import Column
+from rl_training.core.recurrent_state import EPISODE_STARTS, state_column, state_columns
 from rl_training.core.spaces.layout import float_dtype, take_rows
 from rl_training.core.spaces.masks import split_mask
 from rl_training.core.state import Owners
@@ -26,18 +26,13 @@ from rl_training.core.types import (
     moved,
     tensors_of,
 )
-from rl_training.models.cores import STARTS, CoreName
+from rl_training.models.cores import CoreName, Memory
 from rl_training.models.encoded_network import reader
 from rl_training.models.fast.numpy_forward import NumpyRecurrent
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
 from rl_training.policies.noise import ExplorationMatrices
-
-
-def memory_name(part: int) -> str:
-    """Return the name of the column that one part of the memory is kept in."""
-    return f"memory/{part}"
 
 
 class SequenceRows(Protocol):
@@ -50,7 +45,7 @@ class SequenceRows(Protocol):
     @property
     def extra(self) -> dict[str, Tensor]: ...
     @property
-    def memory(self) -> dict[str, Tensor]: ...
+    def memory(self) -> Memory: ...
     @property
     def action_masks(self) -> Tensor | None: ...
 
@@ -88,16 +83,15 @@ class RecurrentPolicy(ActorCriticPolicy):
 
     def run(self, rows: SequenceRows) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # of sequences
         """Return action parameters [L * B, P] and values [L * B], with gradients."""
-        memory = tuple(rows.memory.values())
-        params, values, _ = self.network(rows.obs, memory=memory, starts=rows.extra[STARTS])
+        params, values, _ = self.network(rows.obs, memory=rows.memory, starts=rows.extra[EPISODE_STARTS])
         return params, values
 
     def features(self, rows: SequenceRows) -> tuple[Tensor, ...]:  # type: ignore[override]  # of sequences
         """Return what the layers after the cores read, [L * B, H], with gradients."""
         seen: Any = (rows.obs,) if self.encoding.encoder is None else self.encoded(rows)
-        layers, memory = reader(self.network), tuple(rows.memory.values())
+        layers = reader(self.network)
         assert isinstance(layers, LSTMActorCritic)
-        return layers.remembered(*seen, memory=memory, starts=rows.extra[STARTS])[0]
+        return layers.remembered(*seen, memory=rows.memory, starts=rows.extra[EPISODE_STARTS])[0]
 
     @property
     def last_layers(self) -> nn.Module:
@@ -105,6 +99,28 @@ class RecurrentPolicy(ActorCriticPolicy):
         layers = reader(self.network)
         assert isinstance(layers, LSTMActorCritic)
         return layers.network
+
+    def log_prob(
+        self,
+        obs: Obs,
+        actions: Tensor,
+        state: Memory | None = None,
+        episode_starts: Tensor | None = None,
+    ) -> Tensor:
+        """Return log-probabilities [L * B] of actions given observations of B sequences in time order, with gradients.
+
+        `state` holds the parts [B, ...] before the first step; by default every row is the first step of an episode.
+        `episode_starts` [L * B] marks the steps before which the state is reset.
+        """
+        device = self.device
+        seen, mask = split_mask(moved(obs, device))
+        if state is None:
+            state = tuple(torch.from_numpy(part) for part in self.initial_state(len(actions)))
+        if episode_starts is None:
+            episode_starts = torch.zeros(len(actions), dtype=torch.bool)
+        memory = tuple(part.to(device) for part in state)
+        params, _, _ = self.network(self.prepare(seen), memory=memory, starts=episode_starts.to(device))
+        return self.params_log_prob(params, actions, mask)
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
         """Return action parameters [N, P] and values [N] as at the beginning of an episode."""
@@ -184,17 +200,14 @@ class RecurrentExplorer(ActorCriticExplorer):
     ) -> None:
         super().__init__(policy, rng, matrices=matrices)
         self.memory = RunningMemory(policy, policy.spec.num_envs)
-        self.columns = (
-            Column(STARTS, dtype=np.bool_),
-            *(Column(memory_name(number), (size,)) for number, size in enumerate(policy.memory_sizes)),
-        )
+        self.columns = state_columns(policy.memory_sizes)
 
     def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
         """Fill action, logprob, value, and what was remembered before; remember what was seen."""
         memory = self.memory
-        acted.extra[STARTS][:] = memory.starts
+        acted.extra[EPISODE_STARTS][:] = memory.starts
         for number, part in enumerate(memory.parts):
-            acted.extra[memory_name(number)][:] = part
+            acted.extra[state_column(number)][:] = part
         params, acted.value[:], memory.parts = self.policy.step(obs, memory.parts)
         acted.action[:], acted.logprob[:] = self.sampled(params)
         memory.starts[:] = False

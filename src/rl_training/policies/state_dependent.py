@@ -61,6 +61,10 @@ class StateDependentPolicy(StochasticPolicy):
             params, noise, log_std if isinstance(params, Tensor) else log_std.numpy()
         )
 
+    def outputs_log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Return log-probabilities [B] of actions [B, A] given means and features [B, A + H]."""
+        return self.head.squashed_log_prob(outputs, actions)
+
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:

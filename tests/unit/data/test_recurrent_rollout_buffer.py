@@ -45,11 +45,11 @@ def test_sequences_are_stretches_of_one_environment_and_hold_every_row_once(leng
     batch = filled(length).flat()
     assert batch.sequences.shape == (STEPS * ENVS // length, length)
     assert sorted(batch.sequences.reshape(-1).tolist()) == list(range(STEPS * ENVS))
-    for sequence, memory in zip(batch.sequences, batch.memory["memory/0"], strict=True):
+    for sequence, memory in zip(batch.sequences, batch.memory[0], strict=True):
         steps = names(batch.actions[sequence])
         assert steps == [steps[0] + 10 * i for i in range(length)]
         assert names(memory) == [steps[0]] * WIDTH
-    assert list(batch.memory) == ["memory/0", "memory/1"]
+    assert [part.shape[1] for part in batch.memory] == [WIDTH, 1]
     assert list(batch.extra) == ["episode_starts"]
 
 
@@ -62,8 +62,8 @@ def test_minibatches_partition_the_sequences_and_lie_in_time_order(seed: int | N
         assert len(part) == 6
         rows = part.actions.view(3, 2)
         assert torch.equal(rows[1:], rows[:-1] + 10)
-        assert torch.equal(part.memory["memory/0"][:, 0], rows[0])
-        assert torch.equal(part.memory["memory/1"][:, 0], -rows[0])
+        assert torch.equal(part.memory[0][:, 0], rows[0])
+        assert torch.equal(part.memory[1][:, 0], -rows[0])
         assert torch.equal(part.actions[part.sequences], rows.T)
         assert part.extra["episode_starts"].tolist() == [name % 20 == 1 for name in names(part.actions)]
         assert torch.equal(part.obs[:, 0], part.actions)

@@ -48,7 +48,7 @@ def sequences(
     return SimpleNamespace(
         obs=torch.randn(length * rows, inputs, generator=generator),
         actions=torch.zeros(length * rows),
-        memory={f"memory/{number}": part for number, part in enumerate(memory)},
+        memory=tuple(memory),
         extra={"episode_starts": begins.view(-1)},
     )
 
@@ -58,7 +58,7 @@ def as_arrays(rows: Any) -> Any:
     return SimpleNamespace(
         obs=rows.obs.numpy(),
         actions=rows.actions.numpy(),
-        memory={name: part.numpy() for name, part in rows.memory.items()},
+        memory=tuple(part.numpy() for part in rows.memory),
         extra={name: part.numpy() for name, part in rows.extra.items()},
         tensors=lambda: rows,
     )
@@ -66,7 +66,7 @@ def as_arrays(rows: Any) -> Any:
 
 def by_autograd(network: LSTMActorCritic, optimizer: FlatAdam) -> AutogradNetwork:
     def run(rows: Any) -> tuple[Tensor, ...]:
-        memory, starts = tuple(rows.memory.values()), rows.extra["episode_starts"]
+        memory, starts = rows.memory, rows.extra["episode_starts"]
         return network(rows.obs, memory=memory, starts=starts)[:2]
 
     return AutogradNetwork(run, network.parameters(), optimizer.gradient_of)
@@ -124,7 +124,7 @@ def test_gradients_reach_what_is_below(kind: Any, share: bool, encoders: int) ->
         return tuple(encoder(rows.obs).tanh() for encoder in below)
 
     def run(rows: Any) -> tuple[Tensor, ...]:
-        memory, starts = tuple(rows.memory.values()), rows.extra["episode_starts"]
+        memory, starts = rows.memory, rows.extra["episode_starts"]
         return network(*features(rows), memory=memory, starts=starts)[:2]
 
     known = explicit_recurrent(network, optimizer.gradient_of)
@@ -190,7 +190,7 @@ def test_nothing_is_allocated_once_the_buffers_are_there(kind: Any) -> None:
         layer.forward(*layer_inputs)
         layer.backward(upstream)
 
-    parts = list(rows.memory.values())
+    parts = list(rows.memory)
     each = len(parts) // 2
     layer_inputs = ([rows.obs] * 2, [parts[:each], parts[each:]], Starts(rows.extra["episode_starts"], 16))
     go()

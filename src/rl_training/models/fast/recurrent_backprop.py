@@ -5,9 +5,10 @@ from typing import Any
 
 from torch import nn
 
+from rl_training.core.recurrent_state import EPISODE_STARTS
 from rl_training.core.timing import lap
 from rl_training.core.types import Array, Numbers
-from rl_training.models.cores import STARTS, RecurrentCore
+from rl_training.models.cores import RecurrentCore
 from rl_training.models.fast.activations import computes_on_arrays
 from rl_training.models.fast.backprop import ExplicitActorCritic, explicit_actor_critic
 from rl_training.models.fast.chain import GradientOf
@@ -29,8 +30,8 @@ class ExplicitRecurrent:
 
     def read(self, rows: Any, features: Array, critic_features: Array) -> tuple[Numbers, Numbers]:
         """The same for features [L * B, I], which may be others for the critic's core."""
-        memory, each = list(rows.memory.values()), self.layers[0].num_parts
-        starts = Starts(rows.extra[STARTS], len(memory[0]))
+        memory, each = rows.memory, self.layers[0].num_parts
+        starts = Starts(rows.extra[EPISODE_STARTS], len(memory[0]))
         read: Sequence[Array] = [features, critic_features][: len(memory) // each]
         for number, layer in enumerate(self.layers):
             place = slice(number * layer.size, (number + 1) * layer.size)
