@@ -189,6 +189,22 @@ def forbidden_calls(source: str, relative: str) -> list[str]:
     return found
 
 
+def stepper_violations(source: str, relative: str) -> list[str]:
+    """Return where a file outside `envs` names the class behind `EnvStepper`, or reaches for the environment in it."""
+    if layer_of(relative) == "envs":
+        return []
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names = {alias.name for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
+        if "VectorStepper" in names or (isinstance(node, ast.Name) and node.id == "VectorStepper"):
+            found.append(f"{relative}:{node.lineno}: VectorStepper")
+        if isinstance(node, ast.Attribute) and node.attr == "env":
+            holder = ast.unparse(node.value)
+            if holder.endswith(("stepper", "envs", "sampler")):
+                found.append(f"{relative}:{node.lineno}: {holder}.env")
+    return found
+
+
 def source_files() -> list[str]:
     return sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 
@@ -202,7 +218,7 @@ def test_the_walk_sees_the_package():
     assert {layer_of(file) for file in files} <= set(ALLOWED)
 
 
-@pytest.mark.parametrize("offenders", [layer_violations, forbidden_calls])
+@pytest.mark.parametrize("offenders", [layer_violations, forbidden_calls, stepper_violations])
 def test_no_file_breaks_a_rule(offenders):
     files = {relative: (SOURCE / relative).read_text(encoding="utf-8") for relative in source_files()}
     assert [found for relative, source in files.items() for found in offenders(source, relative)] == []
@@ -299,6 +315,20 @@ def test_the_call_check_catches_a_violation(relative, source):
 )
 def test_the_call_check_lets_pass_what_is_allowed(relative, source):
     assert forbidden_calls(source, relative) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from rl_training.envs.stepper import VectorStepper\n",
+        "def f(stepper):\n    return stepper.env.call('x')\n",
+        "class A:\n    def f(self):\n        self.evaluation_envs.env.close()\n",
+        "import rl_training.envs.stepper as s\ndef f(VectorStepper):\n    return VectorStepper\n",
+    ],
+)
+def test_the_stepper_check_catches_a_violation(source):
+    assert len(stepper_violations(source, "experiment/x.py")) == 1
+    assert stepper_violations(source, "envs/x.py") == []
 
 
 def test_importing_the_package_or_its_command_line_imports_nothing_heavy():

@@ -11,8 +11,8 @@ import pytest
 from loading import load_file
 from rl_training.cli.flags import parse_train_flags
 from rl_training.config import TrainConfig, config_from_dict
+from rl_training.envs.stepper_factory import training_stepper
 from rl_training.experiment.building import build_parts
-from rl_training.experiment.evaluation import training_stepper
 
 
 @pytest.fixture(scope="module")

@@ -883,7 +883,7 @@ set there by hand, it is not checked. Running statistics of wrappers (Gymnasium'
 were. Evaluations, in a run or of a checkpoint, use those of the training environments and do not change them.
 
 **What is not covered.** Native vector environments (`env_backend: native`) cannot be brought back into the middle
-of an episode: such a run goes on with fresh episodes, and says so at its start. Nor can environments that are no
+of an episode: such a run resumes with new episodes, and says so at its start. Nor can environments that are no
 function of their seed and actions: a simulator on another machine, a generator made in the constructor, a clock, a
 curriculum kept in a wrapper or in a class. If the check sees it, the run names it at its start. If it shows in an
 observation between the reset and the checkpoint, resume warns, and that environment goes on with a fresh episode; if

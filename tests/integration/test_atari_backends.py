@@ -11,9 +11,10 @@ from gymnasium.vector import VectorEnv
 from rl_training.config import TrainConfig
 from rl_training.core.types import StepArrays
 from rl_training.envs.factory import make_vector_env
+from rl_training.envs.stepper import NOT_RESUMABLE
+from rl_training.envs.stepper_factory import training_stepper
 from rl_training.experiment.console import Console
-from rl_training.experiment.evaluation import training_stepper
-from rl_training.experiment.start import NOT_RESUMABLE, train
+from rl_training.experiment.start import train
 from support.configs import tiny_config
 
 pytest.importorskip("ale_py")

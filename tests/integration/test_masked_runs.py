@@ -54,7 +54,7 @@ class Closed:
     def close(self):
         pass
 
-    def take_statistics(self, source):
+    def use_statistics(self, statistics):
         pass
 
 

@@ -189,7 +189,9 @@ def test_the_global_generators_go_on_where_they_were(tiny):
     random.seed(77)
     np.random.seed(77)
     torch.manual_seed(77)
-    with pytest.warns(UserWarning, match=r"environments \[(0, )?1\] showed the same but paid other rewards"):
+    with pytest.warns(
+        UserWarning, match=r"environments \[(0, )?1\] returned the same observations but other rewards"
+    ):
         resume(run_dir, factory=Dice)
     name = f"step_{10 * per_rollout}"
     assert tensors(run_dir / "checkpoints" / name) == tensors(whole / "checkpoints" / name)

@@ -8,7 +8,7 @@ import pytest
 from gymnasium import spaces
 from test_resume_runs import assert_same_run, manifest
 
-from rl_training.experiment.evaluation import probe_spec
+from rl_training.envs.stepper_factory import probe_spec
 from rl_training.experiment.start import resume, train
 from support.callbacks import StopAtUpdate
 

@@ -15,7 +15,7 @@ from rl_training.cli import load_config
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.envs.factory import make_env
-from rl_training.experiment.evaluation import evaluation_stepper, training_stepper
+from rl_training.envs.stepper_factory import evaluation_stepper, training_stepper
 from rl_training.experiment.start import evaluate_checkpoint, resume, train
 from support.callbacks import StopAtCollect
 

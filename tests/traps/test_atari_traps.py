@@ -11,9 +11,9 @@ from rl_training.config import TrainConfig
 from rl_training.core.types import Progress
 from rl_training.envs.factory import make_env
 from rl_training.envs.preprocessing import atari
+from rl_training.envs.stepper_factory import evaluation_stepper, training_stepper
 from rl_training.experiment import start as runs
 from rl_training.experiment.building import build_parts
-from rl_training.experiment.evaluation import evaluation_stepper, training_stepper
 from rl_training.experiment.logs.rows import read_rows
 from rl_training.runtime.sampler import LocalSampler
 from support.configs import tiny_config

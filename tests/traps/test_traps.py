@@ -18,6 +18,7 @@ from rl_training.algorithms.ppo import PPOConfig, PPOLearner, ppo_loss
 from rl_training.config import TrainConfig
 from rl_training.config.schedules import scheduled
 from rl_training.core.errors import UserError
+from rl_training.core.rows import Rows
 from rl_training.core.types import ActArrays, EpisodeStats, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sources import RolloutSource
@@ -30,8 +31,9 @@ from rl_training.experiment.loading import load_agent
 from rl_training.experiment.logs.rows import read_rows
 from rl_training.policies.explorers import ActorCriticExplorer
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.episodes import RunningEpisodes
 from rl_training.runtime.evaluator import Evaluator
-from rl_training.runtime.sampler import LocalSampler, RunningEpisodes
+from rl_training.runtime.sampler import LocalSampler
 from support.corridor import Corridor
 
 
@@ -93,7 +95,7 @@ def test_explorer_values_the_true_final_observation_of_a_truncation() -> None:
 def test_next_step_autoreset_row_is_never_stored_or_counted() -> None:
     stepper = corridor_stepper(AutoresetMode.NEXT_STEP)
     counted, stored = 0, 0
-    running, episodes = RunningEpisodes(2), list[EpisodeStats]()
+    running, episodes = RunningEpisodes(Rows.one_per_env(2)), list[EpisodeStats]()
     buffer = RolloutBuffer(num_steps=12, num_envs=2, obs_shape=(2,), action_shape=())
     acted = ActArrays(actions(), *(np.zeros(2, np.float32) for _ in range(4)))
     for _ in range(12):
@@ -148,7 +150,11 @@ def test_undeclared_autoreset_mode_is_refused(declared: Any) -> None:
 def test_episode_statistics_agree_in_both_autoreset_modes() -> None:
     found = []
     for mode in (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP):
-        stepper, running, episodes = corridor_stepper(mode), RunningEpisodes(2), list[EpisodeStats]()
+        stepper, running, episodes = (
+            corridor_stepper(mode),
+            RunningEpisodes(Rows.one_per_env(2)),
+            list[EpisodeStats](),
+        )
         for _ in range(40):
             stepper.step(actions())
             episodes += running.record(stepper.out)

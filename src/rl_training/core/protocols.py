@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from rl_training.core.columns import Column
+from rl_training.core.rows import Rows
 from rl_training.core.types import (
     ActArrays,
     Array,
@@ -27,23 +28,33 @@ BatchT_contra = TypeVar("BatchT_contra", contravariant=True)
 
 
 class EnvStepper(Protocol):
-    """N environments behind one record that every step overwrites.
+    """Environments behind one record `out` of N rows, which every step overwrites; `rows` names each row's owner.
 
-    `reset()`, then `step(action)` as often as wanted, reading `out` in between. `restart(rows)` begins new episodes in
-    the environments of a mask [N], whatever the others are doing; `restart_streams` lets the next reset begin with the
-    first episodes again. `resume` brings a saved state back and returns the environments that did not come back to the
-    same place; with one that is not `resumable` these are all.
+    Call `reset()`, then `step(action)` repeatedly, and read `out` in between. `restart(envs)` begins new episodes in
+    the environments of a mask [E] and leaves the others alone. `restart_streams` makes the next reset begin with the
+    first episodes again; `change_seed` continues with other episodes where a state cannot be restored.
+
+    `statistics()` returns the running statistics of the environments' wrappers, one entry per environment, and
+    `use_statistics` applies such a list from the next reset on; `frozen` statistics no longer change.
+
+    `resume` restores a saved state. It returns the environments that did not come back to the same place: all of them
+    if the stepper is not `resumable`. `notices` are hints for the user, to be shown before training.
     """
 
     spec: EnvSpec
+    rows: Rows
     out: StepArrays
+    notices: list[str]
 
     @property
     def resumable(self) -> bool: ...
     def reset(self) -> None: ...
     def step(self, action: Array) -> None: ...
-    def restart(self, rows: Array) -> None: ...
+    def restart(self, envs: Array) -> None: ...
     def restart_streams(self) -> None: ...
+    def change_seed(self, *stream: int) -> None: ...
+    def statistics(self) -> list[Any]: ...
+    def use_statistics(self, statistics: list[Any], *, frozen: bool = True) -> None: ...
     def state_dict(self) -> State: ...
     def resume(self, state: State) -> list[int]: ...
     def close(self) -> None: ...

@@ -8,6 +8,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.core.errors import UserError
+from rl_training.core.rows import Rows
 from rl_training.core.seeding import NATIVE_RESUMES, derived_seed
 from rl_training.core.spaces.layout import zeros_for
 from rl_training.core.spaces.masks import split_mask, stored_space
@@ -21,6 +22,11 @@ from rl_training.envs.masks import MaskReader, env_spec
 from rl_training.envs.native_vectors import CheckedVectorEnv
 from rl_training.envs.observations import write_batch, write_row
 from rl_training.envs.wrapper_statistics import Statistics, statistics_from, statistics_state
+
+NOT_RESUMABLE = (
+    "native vector environments cannot be restored to the middle of an episode: if this run is interrupted, it resumes "
+    "with new episodes and not exactly as it would have continued"
+)
 
 
 class VectorStepper:
@@ -39,10 +45,10 @@ class VectorStepper:
         clip_reward: bool = False,
         masked: bool = False,
     ) -> None:
-        """`seed` is for native vector environments; the others carry their own streams.
+        """`seed` is for native vector environments; the others have their own streams.
 
-        With `clip_reward` what is learned from, `out.signal`, is the sign of the reward. A `masked` environment tells
-        which actions are allowed.
+        With `clip_reward`, `out.signal`, the reward that is learned from, is the sign of the reward. `masked`
+        environments provide action masks.
         """
         self.env = env
         self.seed = seed
@@ -50,6 +56,8 @@ class VectorStepper:
         single = env.single_observation_space, env.single_action_space
         self.spec = env_spec(*single, env.num_envs, masked=masked)
         self.adapter = ActionAdapter(env.single_action_space)
+        self.rows = Rows.one_per_env(env.num_envs)
+        self.notices = [] if self.resumable else [NOT_RESUMABLE]
         self.vector_steps = 0
         self._door = env if self.resumable else CheckedVectorEnv(env, same_step=self.same_step)
         n = env.num_envs
@@ -129,15 +137,15 @@ class VectorStepper:
             self.masks.read(obs, info, self.vector_steps + 1)
         return info
 
-    def restart(self, rows: Array) -> None:
-        """Begin new episodes in the environments of the mask [N]; a native vector environment just goes on."""
+    def restart(self, envs: Array) -> None:
+        """Begin new episodes in the environments of the mask [N]; native vector environments cannot and continue."""
         if self._local is not None:
-            self._local.reset(rows)
+            self._local.reset(envs)
         elif self.resumable:
-            obs, info = self.env.reset(options={"reset_mask": rows})
+            obs, info = self.env.reset(options={"reset_mask": envs})
             write_batch(self._seen, obs)
             if self.masks is not None:
-                self.masks.read(obs, info, self.vector_steps, rows)
+                self.masks.read(obs, info, self.vector_steps, envs)
 
     def close(self) -> None:
         """Close the environments."""
@@ -172,8 +180,9 @@ class VectorStepper:
     def resume(self, state: State) -> list[int]:
         """Reset, replay the saved episodes, and return the environments that did not come back to the same place.
 
-        Those are not deterministic functions of their seed; they go on with a fresh episode. One that shows the same
-        and pays otherwise goes on, with a warning: its rewards may come from a global generator, which is restored.
+        Those are not deterministic functions of their seed and begin a new episode. An environment with the same
+        observations and other rewards continues, with a warning: its rewards may come from a global random generator,
+        which is restored.
         """
         if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv) or not state:
             self.reset()
@@ -201,13 +210,14 @@ class VectorStepper:
             self.restart(~same)
         return lost
 
-    def take_statistics(self, source: "VectorStepper") -> None:
-        """Show the policy what it is shown in `source`: normalised by the running statistics of that one's wrappers."""
-        if isinstance(source.env, SyncVectorEnv | AsyncVectorEnv):
-            self.use_statistics(list(source.env.call("wrapper_statistics")))
+    def statistics(self) -> list[Statistics]:
+        """Return the running statistics of the wrappers, one entry per environment; native environments have none."""
+        if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
+            return []
+        return list(self.env.call("wrapper_statistics"))
 
     def use_statistics(self, statistics: list[Statistics], *, frozen: bool = True) -> None:
-        """Let wrappers have these running statistics from the next reset on; `frozen`, they change them no more.
+        """Set the wrappers' running statistics at the next reset; `frozen` ones no longer change.
 
         Environment j takes entry j modulo their number.
         """
@@ -227,12 +237,12 @@ class VectorStepper:
         return same
 
     def change_seed(self, *stream: int) -> None:
-        """Let a native vector environment go on with other episodes than it began with."""
+        """Give a native vector environment another seed, so that it does not repeat its first episodes."""
         if self.seed is not None:
             self.seed = derived_seed(self.seed, NATIVE_RESUMES, *stream)
 
     def restart_streams(self) -> None:
-        """Let the next reset start from episode 0 again."""
+        """Make the next reset start from episode 0 again."""
         if isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
             self.env.set_attr("episode", -1)
 
@@ -262,9 +272,9 @@ def _saved(state: State, name: str, count: int) -> list[Statistics]:
 def _warn_of_rewards(rows: list[int]) -> None:
     if rows:
         warnings.warn(
-            f"environments {rows} showed the same but paid other rewards when their actions were replayed: unless "
-            "these come from the global random generators, which are restored, this run is not the same as if it had "
-            "not been interrupted",
+            f"environments {rows} returned the same observations but other rewards when their actions were replayed: "
+            "unless the rewards come from the global random generators, which are restored, this run differs from an "
+            "uninterrupted one",
             stacklevel=2,
         )
 

@@ -23,6 +23,7 @@ from rl_training.envs.factory import EnvFactory, checked_factory
 from rl_training.envs.masks import check_user_masks, split_mask_entry
 from rl_training.envs.observations import batched
 from rl_training.envs.stepper import saved_statistics
+from rl_training.envs.stepper_factory import evaluation_stepper
 from rl_training.experiment.agent_copies import check_picklable, copied_state
 from rl_training.experiment.building import (
     NO_OBJECTS,
@@ -33,7 +34,7 @@ from rl_training.experiment.building import (
 )
 from rl_training.experiment.checkpoints.format import SPACES, write_checkpoint
 from rl_training.experiment.checkpoints.trust import OWN, Permission, refuse_missing_factory
-from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper
+from rl_training.experiment.evaluation import evaluate_policy
 
 
 class Agent:

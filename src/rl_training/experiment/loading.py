@@ -13,6 +13,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.state import not_finite
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.envs.factory import EnvFactory
+from rl_training.envs.stepper_factory import probe_spec
 from rl_training.experiment.agent import Agent, check_spaces
 from rl_training.experiment.building import (
     NO_OBJECTS,
@@ -27,7 +28,6 @@ from rl_training.experiment.checkpoints.format import Checkpoint, fitting_weight
 from rl_training.experiment.checkpoints.snapshot import checked_state
 from rl_training.experiment.checkpoints.stored_network import refuse_larger_network
 from rl_training.experiment.checkpoints.trust import Permission, refuse_foreign_encoder, refuse_foreign_module
-from rl_training.experiment.evaluation import probe_spec
 from rl_training.models.encoders import EncoderClass
 from rl_training.policies.base import NetworkPolicy
 

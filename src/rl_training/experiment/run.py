@@ -10,6 +10,7 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
+from rl_training.core.protocols import EnvStepper
 from rl_training.core.seeding import (
     callers_generators_kept,
     global_generators,
@@ -17,7 +18,7 @@ from rl_training.core.seeding import (
     set_global_generators,
 )
 from rl_training.core.types import EnvSpec, Evaluation, Progress
-from rl_training.envs.stepper import VectorStepper
+from rl_training.envs.stepper_factory import evaluation_stepper, training_stepper
 from rl_training.experiment.agent import Agent, agent_facts
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.folders import has_checkpoints, read_newest
@@ -25,7 +26,7 @@ from rl_training.experiment.checkpoints.format import Checkpoint, restoring
 from rl_training.experiment.checkpoints.snapshot import Snapshots, checked_state, parts_with_replay
 from rl_training.experiment.checkpoints.warm_start import Learned
 from rl_training.experiment.console import Console
-from rl_training.experiment.evaluation import evaluate_policy, evaluation_stepper, training_stepper
+from rl_training.experiment.evaluation import evaluate_policy
 from rl_training.experiment.faults import (
     forget_traceback,
     last_checkpoint_text,
@@ -86,7 +87,7 @@ class Run:
         return checkpoint
 
     def execute(
-        self, run_dir: Path, metadata: Metadata, stepper: VectorStepper, checkpoint: Checkpoint | None
+        self, run_dir: Path, metadata: Metadata, stepper: EnvStepper, checkpoint: Checkpoint | None
     ) -> TrainResult:
         """Train to the end; whatever happens, the folder says how it ended.
 
@@ -127,7 +128,7 @@ class Run:
         self.metadata.restarted(str(fault))
 
     @contextlib.contextmanager
-    def _equipped(self, stepper: VectorStepper) -> Iterator[Interrupts]:
+    def _equipped(self, stepper: EnvStepper) -> Iterator[Interrupts]:
         """Make what one attempt needs besides its parts; afterwards close it, and record a fault."""
         config, self.stepper = self.config, stepper
         self.snapshots = Snapshots(config, self.run_dir / "checkpoints", self.parts, stepper, self.facts)
@@ -153,7 +154,7 @@ class Run:
         config, actor = self.config, self.parts.actor
 
         def evaluate() -> Evaluation:
-            self.evaluation_envs.take_statistics(self.stepper)
+            self.evaluation_envs.use_statistics(self.stepper.statistics())
             before = global_generators()
             try:
                 return interrupts.interruptible(

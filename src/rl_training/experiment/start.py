@@ -12,10 +12,10 @@ from typing import Any
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.core.protocols import EnvStepper
 from rl_training.envs.determinism import settle_rebuilding
 from rl_training.envs.factory import EnvFactory
-from rl_training.envs.preprocessing.atari import raw_game_hint
-from rl_training.envs.stepper import VectorStepper
+from rl_training.envs.stepper_factory import training_stepper
 from rl_training.experiment.agent import Agent
 from rl_training.experiment.building import (
     UserObjects,
@@ -38,7 +38,6 @@ from rl_training.experiment.checkpoints.trust import (
 )
 from rl_training.experiment.checkpoints.warm_start import FOLDER, Learned
 from rl_training.experiment.console import Console
-from rl_training.experiment.evaluation import training_stepper
 from rl_training.experiment.files import refuse_special_files
 from rl_training.experiment.loading import check_algorithm, load_agent
 from rl_training.experiment.logs.metadata import Metadata, differences, read_metadata, surroundings
@@ -54,11 +53,6 @@ from rl_training.experiment.run_folder import (
 )
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
-
-NOT_RESUMABLE = (
-    "native vector environments cannot be brought back to the middle of an episode: after an interruption this run "
-    "goes on with fresh episodes, and not exactly as it would have"
-)
 
 
 def train(
@@ -105,12 +99,10 @@ def train(
             return run.execute(run_dir, metadata, stepper, checkpoint)
 
 
-def _give_notice(config: TrainConfig, stepper: VectorStepper, console: Console) -> None:
-    """Say what is worth knowing before a run of this config begins."""
-    if not stepper.resumable:
-        console.notice(NOT_RESUMABLE)
-    if (hint := raw_game_hint(config, stepper.env)) is not None:
-        console.notice(hint)
+def _give_notice(config: TrainConfig, stepper: EnvStepper, console: Console) -> None:
+    """Show the hints that a user should read before a run of this config begins."""
+    for notice in stepper.notices:
+        console.notice(notice)
     for key in flattened_images(config, stepper.spec):
         console.notice(
             f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, and encoder 'flat' "
@@ -120,7 +112,7 @@ def _give_notice(config: TrainConfig, stepper: VectorStepper, console: Console) 
         console.notice(remark)
 
 
-def _begun(run: Run, begin: Learned | None, checkpoint: Checkpoint | None, stepper: VectorStepper) -> Path:
+def _begun(run: Run, begin: Learned | None, checkpoint: Checkpoint | None, stepper: EnvStepper) -> Path:
     """Return the folder of a run that is about to begin, perhaps with what was learned elsewhere."""
     config, given = run.config, run.given
     if begin is None:
@@ -304,7 +296,7 @@ def evaluate_checkpoint(
 
 
 @contextlib.contextmanager
-def _equipped(config: TrainConfig, factory: EnvFactory | None) -> Iterator[tuple[TrainConfig, VectorStepper]]:
+def _equipped(config: TrainConfig, factory: EnvFactory | None) -> Iterator[tuple[TrainConfig, EnvStepper]]:
     """Lend a run its environments and threads, and keep the memory that it frees; the config has their number in it.
 
     How many threads `auto` is depends on what the environments show; until that is known there is one, also in workers.
@@ -317,7 +309,7 @@ def _equipped(config: TrainConfig, factory: EnvFactory | None) -> Iterator[tuple
 
 
 @contextlib.contextmanager
-def _environments(config: TrainConfig, factory: EnvFactory | None) -> Iterator[VectorStepper]:
+def _environments(config: TrainConfig, factory: EnvFactory | None) -> Iterator[EnvStepper]:
     stepper = training_stepper(config, factory)
     try:
         yield stepper

@@ -1,26 +1,17 @@
 """Plays a fixed number of episodes with a frozen policy, in environments of its own."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from rl_training.core.protocols import EnvStepper, Policy
-from rl_training.core.types import Evaluation
-
-
-class Played(NamedTuple):
-    """One episode; `success` is nan where nobody says."""
-
-    total: float
-    length: int
-    success: float
+from rl_training.core.types import Array, EpisodeStats, Evaluation, PolicyState
+from rl_training.runtime.episodes import RunningEpisodes
 
 
 class Evaluator:
     """Gives every environment a fixed quota of episodes, so that short episodes are not over-counted."""
 
-    def __init__(self, env: EnvStepper, policy: Policy) -> None:
-        self.env = env
+    def __init__(self, stepper: EnvStepper, policy: Policy) -> None:
+        self.stepper = stepper
         self.policy = policy
 
     def evaluate(
@@ -33,43 +24,47 @@ class Evaluator:
     ) -> Evaluation:
         """Return the raw returns and lengths of exactly `num_episodes` episodes, ordered by environment.
 
-        An episode that has not ended after `max_episode_steps` is cut off and counted as such: a policy that walks in
-        circles in an environment without a time limit would never be done.
+        An episode that has not ended after `max_episode_steps` is cut off and counted as such: in an environment
+        without a time limit a policy may never reach an end.
         """
-        n = self.env.spec.num_envs
+        stepper, running = self.stepper, RunningEpisodes(self.stepper.rows)
+        n = stepper.rows.num_envs
         quota = np.full(n, num_episodes // n) + (np.arange(n) < num_episodes % n)
-        finished: list[list[Played]] = [[] for _ in range(n)]
-        returns, lengths = np.zeros(n), np.zeros(n, np.int64)
+        finished: list[list[EpisodeStats]] = [[] for _ in range(n)]
         remaining, capped = num_episodes, 0
-        self.env.reset()
-        step, memory = self.env.out, self.policy.initial_state(n)
+        stepper.reset()
+        step, memory = stepper.out, self.policy.initial_state(len(stepper.rows))
         while remaining:
             actions, memory = self.policy.act(step.obs, memory, deterministic=deterministic, rng=rng)
-            self.env.step(actions)
-            if step.num_valid < n:  # what was seen in a dead row belongs to no episode
-                for part in memory:
-                    part[~step.valid] = 0.0
-            returns += step.reward
-            lengths += step.valid
-            over = step.ended
-            if max_episode_steps is not None and (lengths >= max_episode_steps).any():
-                cut = (lengths >= max_episode_steps) & ~step.ended
-                capped += sum(len(finished[row]) < int(quota[row]) for row in np.flatnonzero(cut))
-                over = step.ended | cut
+            stepper.step(actions)
+            if step.num_valid < len(stepper.rows):  # observations in a dead row belong to no episode
+                _clear(memory, ~step.valid)
+            running.add(step)
+            cut = None
+            if max_episode_steps is not None and (running.lengths >= max_episode_steps).any():
+                cut = (running.lengths >= max_episode_steps) & ~running.over
                 if cut.any():
-                    self.env.restart(cut)
+                    stepper.restart(cut)
             elif not step.any_ended:
                 continue
-            for row in np.flatnonzero(over):
-                if len(finished[row]) < quota[row]:
-                    success = float(step.success[row]) if step.ended[row] else np.nan
-                    finished[row].append(Played(float(returns[row]), int(lengths[row]), success))
+            over = running.over.copy() if cut is None else running.over | cut
+            for env in np.flatnonzero(over):
+                if len(finished[env]) < quota[env]:
+                    finished[env].append(running.stats(int(env)))
                     remaining -= 1
-            returns[over] = 0.0
-            lengths[over] = 0
-            for part in memory:
-                part[over] = 0.0
+                    capped += cut is not None and bool(cut[env])
+            running.restart(over)
+            _clear(memory, stepper.rows.spread(over) | step.ended)
         played = [episode for episodes in finished for episode in episodes]
-        successes = [episode.success for episode in played if not np.isnan(episode.success)]
-        totals, steps = [episode.total for episode in played], [episode.length for episode in played]
-        return Evaluation(totals, steps, successes, num_capped=capped)
+        return Evaluation(
+            [episode.total_reward for episode in played],
+            [episode.length for episode in played],
+            [episode.success for episode in played if episode.success is not None],
+            num_capped=capped,
+        )
+
+
+def _clear(memory: PolicyState, rows: Array) -> None:
+    """Start the memory of these rows again."""
+    for part in memory:
+        part[rows] = 0.0

@@ -53,7 +53,7 @@ class Profiler(Callback):
             self._started, self._watches = time.perf_counter(), True
         sampler, source = trainer.sampler, trainer.source
         if isinstance(sampler, LocalSampler):
-            self.time_calls(sampler.env, "step", "env")
+            self.time_calls(sampler.stepper, "step", "env")
             self.time_calls(sampler.explorer, "act", "act")
             self.time_calls(sampler.explorer, "after_step", "act", counted=False)
             self.time_calls(sampler.explorer, "end_collect", "act", counted=False)

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from records import act_arrays, step_arrays
 
 from rl_training.core.errors import EnvironmentFault
+from rl_training.core.rows import Rows
 from rl_training.core.types import Progress
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.rollout_buffer import RolloutBuffer
@@ -21,7 +22,7 @@ from rl_training.envs.stepper import VectorStepper
 from rl_training.models.normalizer import RewardNormalizer
 from rl_training.policies.explorers import ContinuousExplorer
 from rl_training.policies.noise import OrnsteinUhlenbeckNoise
-from rl_training.runtime.sampler import RunningEpisodes
+from rl_training.runtime.episodes import RunningEpisodes
 
 GAMMA, LAMBDA = 0.5, 0.5
 
@@ -64,7 +65,7 @@ def test_the_stepper_marks_a_cut_unless_the_episode_has_ended(mode: AutoresetMod
 
 
 def test_a_cut_ends_neither_the_episode_nor_its_statistics_nor_noise() -> None:
-    running = RunningEpisodes(1)
+    running = RunningEpisodes(Rows.one_per_env(1))
     assert running.record(step_arrays(np.zeros((1, 1)), [1.0], cut=True)) == []
     (episode,) = running.record(step_arrays(np.zeros((1, 1)), [2.0], terminated=True))
     assert (episode.total_reward, episode.length) == (3.0, 2)

@@ -79,7 +79,9 @@ def test_a_difference_in_the_middle_of_an_episode_is_noticed() -> None:
 
 def test_a_difference_in_the_rewards_is_told() -> None:
     stepper, state = interrupted("reward")
-    with pytest.warns(UserWarning, match=r"environments \[0, 1\] showed the same but paid other rewards"):
+    with pytest.warns(
+        UserWarning, match=r"environments \[0, 1\] returned the same observations but other rewards"
+    ):
         assert stepper.resume(state) == []
 
 

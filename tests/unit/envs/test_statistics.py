@@ -39,7 +39,7 @@ def statistics(stepper: VectorStepper) -> list[Any]:
             name: {part: np.asarray(value).tolist() for part, value in parts.items()}
             for name, parts in each.items()
         }
-        for each in stepper.env.call("wrapper_statistics")  # type: ignore[attr-defined]
+        for each in stepper.statistics()
     ]
 
 
@@ -108,7 +108,7 @@ def test_other_environments_take_the_statistics_and_do_not_change_them() -> None
     theirs = statistics(source)
     assert theirs[0] != theirs[1]
     for _ in range(2):
-        target.take_statistics(source)
+        target.use_statistics(source.statistics())
         target.reset()
         moved(target, 7)
         for ours, expected in zip(statistics(target), [theirs[0], theirs[1], theirs[0]], strict=True):

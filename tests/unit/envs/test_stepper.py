@@ -11,7 +11,7 @@ from records import CountingEnv
 
 from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.envs.stepper import VectorStepper
-from rl_training.runtime.sampler import RunningEpisodes
+from rl_training.runtime.episodes import RunningEpisodes
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 MODES = [SAME, NEXT]
@@ -151,7 +151,7 @@ def test_what_a_next_step_environment_pays_on_its_dead_row_is_not_counted() -> N
 
     stepper = VectorStepper(Paying())
     stepper.reset()
-    running, episodes, paid = RunningEpisodes(2), [], []
+    running, episodes, paid = RunningEpisodes(stepper.rows), [], []
     for _ in range(12):
         stepper.step(np.zeros(2, np.int64))
         paid.append(stepper.out.reward.tolist())

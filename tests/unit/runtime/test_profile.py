@@ -55,7 +55,7 @@ def fake_trainer(wait: Callable[[float], None]) -> Any:
         feedback=costs(0.75),
     )
     sampler: Any = LocalSampler.__new__(LocalSampler)
-    sampler.env, sampler.explorer = SimpleNamespace(step=costs(10)), explorer
+    sampler.stepper, sampler.explorer = SimpleNamespace(step=costs(10)), explorer
     return SimpleNamespace(
         sampler=sampler,
         source=source,
@@ -76,7 +76,7 @@ def test_every_second_is_in_one_section(wait: Callable[[float], None]):
     profiler.watch(trainer)
     trainer.sampler.explorer.act()
     trainer.source.record_action()
-    trainer.sampler.env.step()
+    trainer.sampler.stepper.step()
     trainer.sampler.explorer.after_step()
     trainer.source.record_outcome()
     trainer.sampler.explorer.end_collect()

@@ -9,13 +9,15 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from records import CountingEnv, step_arrays
 
 from rl_training.core.columns import Column
+from rl_training.core.rows import Rows
 from rl_training.core.types import ActArrays, EnvSpec, EpisodeStats, Progress
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sources import RolloutSource
 from rl_training.envs.stepper import VectorStepper
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
-from rl_training.runtime.sampler import LocalSampler, RunningEpisodes
+from rl_training.runtime.episodes import RunningEpisodes
+from rl_training.runtime.sampler import LocalSampler
 
 SAME, NEXT = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 
@@ -56,7 +58,7 @@ def told(episodes: list[EpisodeStats]) -> list[tuple[float, int]]:
 
 
 def test_returns_and_lengths_of_ended_episodes_are_told() -> None:
-    running, obs = RunningEpisodes(2), np.zeros((2, 1))
+    running, obs = RunningEpisodes(Rows.one_per_env(2)), np.zeros((2, 1))
     assert running.record(step_arrays(obs, [1.0, 10.0])) == []
     assert told(running.record(step_arrays(obs, [2.0, 20.0], terminated=[True, False]))) == [(3.0, 2)]
     assert told(running.record(step_arrays(obs, [4.0, 40.0], truncated=[False, True]))) == [(70.0, 3)]
@@ -64,14 +66,14 @@ def test_returns_and_lengths_of_ended_episodes_are_told() -> None:
 
 
 def test_dead_rows_are_not_counted() -> None:
-    running, obs = RunningEpisodes(2), np.zeros((2, 1))
+    running, obs = RunningEpisodes(Rows.one_per_env(2)), np.zeros((2, 1))
     assert told(running.record(step_arrays(obs, [1.0, 1.0], terminated=[True, False]))) == [(1.0, 1)]
     assert running.record(step_arrays(obs, [0.0, 1.0], valid=[False, True])) == []
     assert told(running.record(step_arrays(obs, [1.0, 1.0], terminated=True))) == [(1.0, 1), (3.0, 3)]
 
 
 def test_unfinished_episodes_go_on_counting_unless_their_environment_was_lost() -> None:
-    one, other, without = (RunningEpisodes(3) for _ in range(3))
+    one, other, without = (RunningEpisodes(Rows.one_per_env(3)) for _ in range(3))
     obs = np.zeros((3, 1))
     one.record(step_arrays(obs, [1.0, 2.0, 3.0], terminated=[True, False, False]))
     one.record(step_arrays(obs, [4.0, 5.0, 6.0]))
@@ -125,7 +127,7 @@ def test_collecting_in_two_halves_is_collecting_at_once() -> None:
 def pointers(sampler: LocalSampler, source: RolloutSource) -> dict[str, int]:
     found = {
         f"step.{name}": array.ctypes.data
-        for name, array in vars(sampler.env.out).items()
+        for name, array in vars(sampler.stepper.out).items()
         if hasattr(array, "ctypes")
     }
     acted = {name: array for name, array in vars(sampler.acted).items() if hasattr(array, "ctypes")}
@@ -137,14 +139,14 @@ def pointers(sampler: LocalSampler, source: RolloutSource) -> dict[str, int]:
 @pytest.mark.parametrize("mode", [SAME, NEXT])
 def test_a_warm_sampler_allocates_no_new_storage(mode: AutoresetMode) -> None:
     sampler, source = make_sampler(make_stepper(mode, terminates=False, truncates=True))
-    records = (sampler.env.out, sampler.acted)
+    records = (sampler.stepper.out, sampler.acted)
     before = pointers(sampler, source)
     assert len(before) > 20
     for _ in range(3):
         sampler.collect(6, Progress())
         list(source.batches(Progress()))
     assert pointers(sampler, source) == before
-    assert sampler.env.out is records[0]
+    assert sampler.stepper.out is records[0]
     assert sampler.acted is records[1]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from rl_training.algorithms.components import Parts, StatefulLearner
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
+from rl_training.core.protocols import EnvStepper
 from rl_training.core.seeding import global_generators
 from rl_training.core.types import EnvSpec, Progress, State
-from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.agent import check_spaces
 from rl_training.experiment.building import UserObjects, build_parts
 from rl_training.experiment.checkpoints.folders import delete_newer, prune, read_newest, write_pointer
@@ -33,7 +33,7 @@ class Snapshots:
         config: TrainConfig,
         checkpoints: Path,
         parts: Parts,
-        stepper: VectorStepper,
+        stepper: EnvStepper,
         agent_facts: Mapping[str, Any],
     ) -> None:
         self.config, self.checkpoints, self.agent_facts = config, checkpoints, agent_facts

@@ -13,8 +13,9 @@ from typing import Any
 from rl_training.algorithms.components import Parts
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.core.protocols import EnvStepper
 from rl_training.core.types import Progress
-from rl_training.envs.stepper import VectorStepper, saved_statistics
+from rl_training.envs.stepper import saved_statistics
 from rl_training.experiment.agent import Agent, check_spaces
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, restoring, write_checkpoint
@@ -71,7 +72,7 @@ class Learned:
             )
         check_algorithm(self.checkpoint, given)
 
-    def put_into(self, config: TrainConfig, parts: Parts, stepper: VectorStepper) -> None:
+    def put_into(self, config: TrainConfig, parts: Parts, stepper: EnvStepper) -> None:
         """Give networks their weights, and wrappers their statistics at the next reset."""
         source, state = self.checkpoint.path, self.checkpoint.state
         trained = self.checkpoint.spec or self.checkpoint.facts["spaces"]

@@ -1,0 +1,67 @@
+"""Steppers for a config: the environments that a run trains in, and those that it is evaluated in."""
+
+from rl_training.config import TrainConfig
+from rl_training.core.protocols import EnvStepper
+from rl_training.core.seeding import EVALUATION_EPISODES
+from rl_training.core.types import EnvSpec
+from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
+from rl_training.envs.masks import env_spec
+from rl_training.envs.preprocessing.atari import raw_game_hint
+from rl_training.envs.stepper import VectorStepper
+
+MAX_EVALUATION_ENVS = 10
+
+
+class RestartingStepper(VectorStepper):
+    """Restarts the episode streams with every reset, so that all evaluations start from the same states."""
+
+    def reset(self) -> None:
+        """Begin the first episodes again."""
+        self.restart_streams()
+        super().reset()
+
+
+def training_stepper(config: TrainConfig, factory: EnvFactory | None) -> EnvStepper:
+    """Return the environments that a run of this config trains in: the only ones that may clip rewards."""
+    env = make_vector_env(config, factory=factory)
+    stepper = VectorStepper(
+        env,
+        seed=config.seed if config.env_backend == "native" else None,
+        clip_reward=config.preprocessing == "atari" and config.clip_reward,
+        masked=config.use_action_masks == "on",
+    )
+    if (hint := raw_game_hint(config, env)) is not None:
+        stepper.notices.append(hint)
+    return stepper
+
+
+def evaluation_stepper(config: TrainConfig, num_episodes: int, factory: EnvFactory | None) -> EnvStepper:
+    """Return environments for evaluations: seeded differently from training, with the same episodes every time."""
+    backend = "native" if _only_native(config, factory) else "sync"
+    env = make_vector_env(
+        config,
+        min(num_episodes, MAX_EVALUATION_ENVS),
+        factory=factory,
+        stream=EVALUATION_EPISODES,
+        backend=backend,
+    )
+    seed = config.seed + 1_000_003 if backend == "native" else None
+    return RestartingStepper(env, seed=seed, masked=config.use_action_masks == "on")
+
+
+def probe_spec(config: TrainConfig, factory: EnvFactory | None) -> EnvSpec:
+    """Return the spaces of the config's environment, by building one."""
+    masked = config.use_action_masks == "on"
+    if _only_native(config, factory):
+        vector = make_vector_env(config, 1)
+        vector.close()
+        spaces = vector.single_observation_space, vector.single_action_space
+    else:
+        env = make_env(config, 0, factory=factory)()
+        env.close()
+        spaces = env.observation_space, env.action_space
+    return env_spec(*spaces, config.num_envs, masked=masked)
+
+
+def _only_native(config: TrainConfig, factory: EnvFactory | None) -> bool:
+    return config.env_backend == "native" and factory is None and registered_spec(config).entry_point is None

@@ -1,0 +1,89 @@
+"""Returns, lengths and successes of the episodes in progress, by environment."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from rl_training.core.rows import Rows
+from rl_training.core.types import Array, EpisodeStats, State, StepArrays
+
+
+class RunningEpisodes:
+    """Adds up raw rewards and steps of the episodes in progress, one per environment.
+
+    Rewards are summed over the agents of an environment. Its length counts the steps in which any of them acted, and
+    its success is the mean over the agents that report one.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.lengths = np.zeros(rows.num_envs, np.int64)
+        self._returns = np.zeros(len(rows), np.float64)
+        self._successes = np.full(len(rows), np.nan)
+        self._ended = np.zeros(len(rows), np.bool_)
+        self._started = np.full(rows.num_envs, time.monotonic())
+
+    def add(self, step: StepArrays) -> None:
+        """Add one step."""
+        self._returns += step.reward
+        self.lengths += self.rows.any(step.valid)
+        if step.any_ended:
+            self._ended |= step.ended
+            np.copyto(self._successes, step.success, where=step.ended)
+
+    @property
+    def over(self) -> Array:
+        """A mask of the environments [E] whose episode is over: those of all their agents have ended."""
+        return self.rows.all(self._ended)
+
+    def stats(self, env: int) -> EpisodeStats:
+        """Return the totals of an environment's episode so far."""
+        rows = self.rows.of([env])
+        successes = self._successes[rows]
+        told = successes[~np.isnan(successes)]
+        return EpisodeStats(
+            float(self._returns[rows].sum()),
+            int(self.lengths[env]),
+            time.monotonic() - float(self._started[env]),
+            float(told.mean()) if len(told) else None,
+        )
+
+    def restart(self, envs: Array) -> None:
+        """Begin new episodes in the environments of a mask [E]."""
+        rows = self.rows.spread(envs)
+        self._returns[rows] = 0.0
+        self._successes[rows] = np.nan
+        self._ended[rows] = False
+        self.lengths[envs] = 0
+        self._started[envs] = time.monotonic()
+
+    def record(self, step: StepArrays) -> list[EpisodeStats]:
+        """Add one step; return the episodes that are over with it, and begin new ones in their place."""
+        self.add(step)
+        if not step.any_ended:
+            return []
+        over = self.over.copy()
+        finished = [self.stats(int(env)) for env in np.flatnonzero(over)]
+        self.restart(over)
+        return finished
+
+    def state_dict(self) -> State:
+        """Return the totals so far."""
+        return {
+            "returns": self._returns.tolist(),
+            "lengths": self.lengths.tolist(),
+            "ended": self._ended.tolist(),
+            "successes": [None if np.isnan(said) else said for said in self._successes.tolist()],
+        }
+
+    def load_state_dict(self, state: State, *, lost: Sequence[int] = ()) -> None:
+        """Restore them; those of another number of rows, and of the `lost` environments, start from 0."""
+        if len(state["returns"]) != len(self._returns) or len(state["lengths"]) != len(self.lengths):
+            return
+        self._returns[:] = state["returns"]
+        self.lengths[:] = state["lengths"]
+        self._ended[:] = state.get("ended", False)
+        successes = state.get("successes", [None] * len(self._successes))
+        self._successes[:] = [np.nan if said is None else float(said) for said in successes]
+        self.restart(np.isin(np.arange(self.rows.num_envs), list(lost)))
