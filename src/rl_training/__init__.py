@@ -1,13 +1,13 @@
-"""Reinforcement learning that resumes, reports and runs fast: PyTorch and Gymnasium.
+"""Reinforcement learning with PyTorch and Gymnasium: `PPO("CartPole-v1", seed=1).learn(50_000)`.
 
-Importing this package imports no heavy dependency; `torch` comes in with the first algorithm.
+Importing this package is quick: PyTorch, Gymnasium and NumPy are imported when they are first used.
 """
 
 from os import PathLike
 
 from rl_training.version import __version__
 
-# `python -m` reads this file while it would take a `typing.py` out of the working folder
+# not imported from typing: under `python -m`, a `typing.py` in the working folder would be imported instead
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,13 +15,39 @@ if TYPE_CHECKING:
 
     import gymnasium
 
+    from rl_training.algorithms import A2C, DQN, PPO, SAC, TD3, RecurrentPPO
     from rl_training.algorithms.base import Algorithm
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.environment_check import EnvReport
     from rl_training.experiment.records.search import Runs
     from rl_training.models.encoders import EncoderClass
 
-__all__ = ["__version__", "check_env", "load", "load_runs"]
+__all__ = [
+    "A2C",
+    "DQN",
+    "PPO",
+    "SAC",
+    "TD3",
+    "RecurrentPPO",
+    "__version__",
+    "check_env",
+    "load",
+    "load_runs",
+]
+
+if not TYPE_CHECKING:  # type checkers read the imports above
+
+    def __getattr__(name):
+        """Import an algorithm when it is first used."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from rl_training import algorithms
+
+        return getattr(algorithms, name)
+
+    def __dir__():
+        """List the algorithms as well."""
+        return sorted({*globals(), *__all__})
 
 
 def load(
@@ -33,12 +59,12 @@ def load(
     trust_modules: bool = False,
     **overrides: "Any",
 ) -> "Algorithm":
-    """Return the agent saved at `path` (a run, a checkpoint, or `last`/`best` of one), whatever its algorithm.
+    """Return the agent saved at `path` (a run, a checkpoint, or `last`/`best` of a run), whatever its algorithm.
 
-    It predicts wherever this package is installed; its environment is built when it is asked to play or to learn.
-    `env` puts it into another one: an id, or a function that builds one; `encoder` is the class of an encoder of your
-    own. A module that the agent itself names is imported if this user made it, or with `trust_modules`. `overrides`
-    replace settings of either level.
+    It predicts without its environment, which is built only to evaluate or to train. `env` replaces the environment:
+    an id, or a function that builds one; `encoder` is your own encoder class. Modules that the saved agent names are
+    imported only if you trained it yourself, or with `trust_modules=True`. `overrides` replace settings of the run or
+    the algorithm.
     """
     from rl_training.algorithms.base import Algorithm
 
@@ -55,10 +81,10 @@ def check_env(
     env_wrappers: "Sequence[Any]" = (),
     max_episode_steps: "int | None" = None,
 ) -> "EnvReport":
-    """Return every problem of an environment at once, and what to know of it: `print(check_env("CartPole-v1"))`.
+    """Check an environment before training and report every problem: `print(check_env("CartPole-v1"))`.
 
-    `env` is an id, a function that builds one, or one itself, which then cannot be compared with a fresh one;
-    `env_wrappers` and `max_episode_steps` are as in a run's settings.
+    `env` is an id, a function that builds an environment, or an environment. For an environment, the checks that
+    compare it with a new one are skipped. `env_wrappers` and `max_episode_steps` are as in a run's settings.
     """
     from rl_training.experiment.environment_check import check_env as check
 
@@ -66,10 +92,10 @@ def check_env(
 
 
 def load_runs(*patterns: "str | PathLike[str]") -> "Runs":
-    """Return records of the runs in a folder, by default `runs`, or of what a pattern such as `runs/ppo__*` names.
+    """Return records of the runs in folders (default: `runs`) or of those that match patterns such as `runs/ppo__*`.
 
     A record has `path`, `name`, `algo`, `env_id`, `seed`, `status`, `timesteps`, `score`, `best`, `evaluations`,
-    `config` and more; `load_runs("runs").to_frame()` makes a frame of pandas of them. Imports no torch.
+    `config` and more; `load_runs("runs").to_frame()` returns a pandas DataFrame. Does not import PyTorch.
     """
     from rl_training.experiment.records.search import load_runs as load_all
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, Unpack
 
 from torch import Tensor
 
@@ -21,6 +22,9 @@ from rl_training.core.spaces.layout import ANY_ACTION
 from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.policies.actor_critic import ActorCriticPolicy
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.keywords import A2CKeywords, ConfigOrEnv
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +109,19 @@ class A2CLearner(OnPolicyLearner):
 
 
 class A2C(Algorithm):
-    """Advantage actor-critic: `A2C(config).learn()`."""
+    """Advantage actor-critic: `A2C("CartPole-v1").learn()`."""
 
     name = "a2c"
     config_class = A2CConfig
     action_spaces = ANY_ACTION
     takes_action_masks = True
+
+    if TYPE_CHECKING:  # the keywords of this algorithm
+
+        def __init__(self, config: ConfigOrEnv = None, **settings: Unpack[A2CKeywords]) -> None: ...
+
+        @classmethod
+        def from_preset(cls, name: str, **settings: Unpack[A2CKeywords]) -> Self: ...  # type: ignore[override]
 
     build_actor = staticmethod(build_actor_critic)
     build_source = staticmethod(build_rollouts)

@@ -1,21 +1,28 @@
-"""The public face that every algorithm shares: construct, learn, predict, evaluate, save, load."""
+"""The interface that every algorithm shares: construct, learn, predict, evaluate, plot, save, load."""
 
 import contextlib
 import copy
 from collections.abc import Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from gymnasium import Space
 
 from rl_training.algorithms.components import Actor, BuildContext, Parts, StatefulLearner
-from rl_training.config import AlgorithmConfig, TrainConfig
-from rl_training.core.errors import ConfigError
-from rl_training.core.protocols import ExperienceSource
+from rl_training.config import AlgorithmConfig, TrainConfig, load_config
+from rl_training.config.presets import find_preset, preset_name, presets
+from rl_training.core.errors import ConfigError, UserError
+from rl_training.core.protocols import ExperienceSource, Policy
 from rl_training.core.types import Array, PolicyState
 from rl_training.models.encoders import EncoderClass
 
-if TYPE_CHECKING:  # declared upward imports: the face calls the experiment layer inside its methods
+if TYPE_CHECKING:  # declared upward imports: methods import the experiment layer when they are called
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from rl_training.algorithms.keywords import ConfigOrEnv
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.agent import Agent
     from rl_training.runtime.callbacks import Callback
@@ -24,12 +31,12 @@ __all__ = ["Algorithm", "Parts"]
 
 
 class Algorithm:
-    """A thin face over parts: no mathematics, no loop, no files of its own.
+    """Base of all algorithms: no mathematics, no loop, no files of its own.
 
-    `env` is an id, which then is the config's `env_id`, or a function that builds one environment (called with the
-    config's `env_kwargs`), for environments that are not registered with Gymnasium; `env_id` is then only a name.
-    `encoder` is the class of an encoder of your
-    own, which is saved by its name.
+    `PPO("CartPole-v1", seed=1, num_envs=8, learning_rate=1e-3)`. The first argument is the environment, as a Gymnasium
+    id or as a function that builds a new environment each time it is called (with the setting `env_kwargs`), or a
+    `TrainConfig`. Keywords are settings of the run or of the algorithm, checked as in YAML; they override the config's.
+    `encoder` is a name or your own class. With a config, `env` replaces its environment.
     """
 
     name: ClassVar[str]
@@ -43,49 +50,64 @@ class Algorithm:
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: "ConfigOrEnv" = None,
         *,
         env: "EnvFactory | str | None" = None,
-        encoder: EncoderClass | None = None,
+        encoder: EncoderClass | str | None = None,
+        **settings: Any,
     ) -> None:
-        if config.algo != self.name:
-            raise ConfigError(
-                [f"algo is '{config.algo}', but {type(self).__name__} takes algo '{self.name}'"]
-            )
         from rl_training.experiment.building import UserObjects
 
-        if isinstance(env, str):
-            config, env = config.with_overrides(env_id=env), None
-        given = UserObjects(type(self), env, encoder)
-        self.config = given.name_encoder(config)
-        self._factory, self._encoder = env, encoder
+        if isinstance(encoder, str):
+            settings["encoder"], encoder = encoder, None
+        resolved, factory = _resolved(type(self), config, env, settings)
+        self.config = UserObjects(type(self), factory, encoder).name_encoder(resolved)
+        self._factory, self._encoder = factory, encoder
         self._agent: Agent | None = None
         self._run_dir: PathLike[str] | None = None
-        """Of the last run: its last checkpoint is read when the agent is asked for."""
+        """Folder of the last run, whose last checkpoint `agent` reads."""
         self._unfinished: PathLike[str] | None = None
         self._begins_anew = False
-        """Its agent's weights are what the first run begins with, and not where it goes on."""
+        """Whether the first run starts from the agent's weights only, with new counters and optimizer state."""
+
+    @classmethod
+    def from_preset(cls, name: str, **settings: Any) -> Self:
+        """Return a model with the settings of a preset such as `ppo/cartpole`; keywords override them.
+
+        `rl-training zoo list` shows all presets.
+        """
+        from rl_training.algorithms import ALGORITHMS
+
+        config = load_config(find_preset(name))
+        if config.algo != cls.name:
+            similar = f"{cls.name}/{preset_name(name).rpartition('/')[2]}"
+            other = f", or {cls.__name__}.from_preset('{similar}')" if similar in presets() else ""
+            raise UserError(
+                f"preset '{name}' is for {config.algo}, not for {cls.name}; use "
+                f"{ALGORITHMS[config.algo].__name__}.from_preset('{name}'){other}"
+            )
+        return cls(config, **settings)
 
     @staticmethod
     def build_actor(settings: Any, context: BuildContext) -> Actor[Any]:
-        """Return all that acting needs; each algorithm says how."""
+        """Return the policy and what it needs to act; each algorithm implements it."""
         raise TypeError(
             "Algorithm is abstract; use PPO or another entry of rl_training.algorithms.ALGORITHMS"
         )
 
     @staticmethod
     def build_source(settings: Any, context: BuildContext, actor: Actor[Any]) -> ExperienceSource[Any]:
-        """Return where the learner's batches come from; each algorithm says how."""
-        raise NotImplementedError("an algorithm needs a build_source of its own")
+        """Return where the learner's batches come from; each algorithm implements it."""
+        raise NotImplementedError("an algorithm must define build_source")
 
     @staticmethod
     def build_learner(settings: Any, context: BuildContext, actor: Actor[Any]) -> StatefulLearner:
-        """Return the update rule; each algorithm says how."""
-        raise NotImplementedError("an algorithm needs a build_learner of its own")
+        """Return the update rule; each algorithm implements it."""
+        raise NotImplementedError("an algorithm must define build_learner")
 
     @classmethod
     def build(cls, settings: Any, context: BuildContext) -> Parts:
-        """Return all parts of a run: the actor first, as the others are made for it."""
+        """Return all parts of a run; the actor comes first, as the others are built for it."""
         actor = cls.build_actor(settings, context)
         source = cls.build_source(settings, context, actor)
         return Parts(actor, source, cls.build_learner(settings, context, actor))
@@ -97,12 +119,12 @@ class Algorithm:
         callbacks: Sequence["Callback"] = (),
         progress: bool | Literal["auto"] = "auto",
     ) -> Self:
-        """Train for `total_timesteps` (default: the config's) in a run folder of its own; return self.
+        """Train for `total_timesteps` (default: the setting) in a new run folder; return self.
 
-        Called again, or after `load`, it goes on from where the agent is; after an interruption, without a number, in
-        the same run up to the budget it had. However it ends, by Ctrl-C or a fault as well, the model then is the agent
-        of the run's last checkpoint; while it lasts, `agent` is the one that is being trained. `progress` shows a bar;
-        `auto` does in terminals and notebooks.
+        Called again, or after `load`, it continues from the agent's current state. After an interruption, and without
+        a number, it resumes the same run up to its budget. However training ends, also by Ctrl-C or an error, the model
+        is then the agent of the last checkpoint; during training, `agent` is the one being trained. `progress` shows a
+        progress bar; `auto` does so in terminals and notebooks.
         """
         from rl_training.experiment import start as runs
         from rl_training.experiment.agent_copies import checkpoint_to_continue
@@ -132,13 +154,13 @@ class Algorithm:
         return self
 
     def _begun(self, start_from: Any, total_timesteps: int | None) -> tuple[TrainConfig, dict[str, Any]]:
-        """Return the settings of the next run, and what it begins with, by the names that `train` has for them."""
+        """Return the config of the next run, and the keyword arguments of `train` that say what it starts from."""
         from rl_training.experiment.checkpoints.warm_start import beginning
 
         budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
         if start_from is None:
             return self.config.with_overrides(total_timesteps=budget), {}
-        self.agent.environment()  # a loaded agent may know none, or one of somebody else's
+        self.agent.environment()  # a loaded agent may have none, or one from a module that is not trusted
         self.agent.permission.refuse_schedules(self.config)
         if self._begins_anew and self._run_dir is None:
             config = self.config.with_overrides(total_timesteps=budget)
@@ -158,10 +180,11 @@ class Algorithm:
         deterministic: bool = True,
         action_masks: Any = None,
     ) -> tuple[Array, PolicyState | None]:
-        """Return (action in the environment's units, state) for one observation or a batch of them.
+        """Return the action, in the environment's units, and the policy's state, for one observation or a batch.
 
-        A policy with a memory takes the `state` that the last call returned, and forgets it where `episode_start` is
-        true; the state of any other is None. `action_masks` says what is allowed, where the observation does not.
+        A recurrent policy takes the `state` that the last call returned and resets it where `episode_start` is true;
+        for other policies the state is None. `action_masks` are true for allowed actions, and needed only if the
+        observation does not contain them.
         """
         return self.agent.act(
             obs, state, episode_start, deterministic=deterministic, action_masks=action_masks
@@ -174,14 +197,14 @@ class Algorithm:
         deterministic: bool | None = None,
         env: "EnvFactory | str | None" = None,
     ) -> dict[str, Any]:
-        """Play `num_episodes` in fresh environments; return `mean_reward`, `std_reward` and more.
+        """Play `num_episodes` in new environments; return `mean_reward`, `std_reward` and more.
 
         `env` is another environment with the same spaces: an id, or a function that builds one.
         """
         return self.agent.evaluate(num_episodes, deterministic=deterministic, env=env)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the agent as a checkpoint folder: safetensors and JSON, nothing that could run code."""
+        """Write the agent as a checkpoint folder of safetensors and JSON, which cannot run code when loaded."""
         self.agent.save(path)
 
     @classmethod
@@ -195,11 +218,11 @@ class Algorithm:
         trust_modules: bool = False,
         **overrides: Any,
     ) -> Self:
-        """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
+        """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of a run.
 
-        It predicts wherever this package is installed; its environment is built when it is asked to play or to learn.
-        `env` puts it into another one: an id, or a function that builds one. A module that the agent itself names is
-        imported if this user made it, or with `trust_modules`. `overrides` replace settings of either level.
+        It predicts without its environment, which is built only to evaluate or to train. `env` replaces the
+        environment: an id, or a function that builds one. Modules that the saved agent names are imported only if you
+        trained it yourself, or with `trust_modules=True`. `overrides` replace settings of the run or the algorithm.
         """
         from rl_training.algorithms import ALGORITHMS
         from rl_training.experiment.loading import load_agent
@@ -223,18 +246,54 @@ class Algorithm:
 
     @classmethod
     def start_from(cls, path: str | PathLike[str], **options: Any) -> Self:
-        """Return a model that begins a new run with what the agent at `path` has learned, by its settings.
+        """Return a model that fine-tunes the agent at `path`: `learn` starts a new run from its weights and settings.
 
-        It takes what `load` takes, and predicts as that does; but where a loaded model goes on, `learn` begins here
-        with a new optimizer, counters and random streams: `PPO.start_from("runs/RUN", learning_rate=1e-4).learn()`.
+        Takes the same arguments as `load`. Unlike after `load`, `learn` starts with a new optimizer, new counters and
+        new random streams: `PPO.start_from("runs/RUN", learning_rate=1e-4).learn()`.
         """
         model = cls.load(path, **options)
         model._begins_anew = True
         return model
 
     @property
+    def env_id(self) -> str:
+        """Id of the environment, or the name of a function that builds it."""
+        return self.config.env_id
+
+    @property
+    def policy(self) -> "Policy":
+        """The policy: of the last checkpoint, or of the run in progress; before `learn`, with initial weights."""
+        return self.agent.policy
+
+    @property
+    def run_dir(self) -> "Path | None":
+        """Folder of the last run, or of the run that the agent was loaded from; None if there is none."""
+        from rl_training.experiment.run_folder import run_folder_of
+
+        return run_folder_of(self._run_dir or (self._agent.path if self._agent is not None else None))
+
+    def plot(self, path: str | PathLike[str] | None = None) -> "Figure":
+        """Return the learning curve of the last run as a matplotlib figure; with `path`, also save it there."""
+        from rl_training.experiment.logs.curves import learning_curve
+
+        if self.run_dir is None:
+            raise UserError("there is no run to plot yet; call learn() first")
+        figure: Figure = learning_curve(self.run_dir, f"{self.name} on {self.env_id}", path)
+        return figure
+
+    def __repr__(self) -> str:
+        facts = {"env_id": repr(self.env_id), "seed": str(self.config.seed)}
+        facts["timesteps"] = f"{0 if self._agent is None else self._agent.timesteps:_}"
+        with contextlib.suppress(Exception):  # the run folder may be damaged or gone
+            from rl_training.experiment.records.read import read_run
+
+            best = None if self.run_dir is None else read_run(self.run_dir).best
+            facts |= {} if best is None else {"best": f"{best:.1f}"}
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in facts.items())})"
+
+    @property
     def agent(self) -> "Agent":
-        """The acting part: of the last checkpoint, or of the run that goes on; at first, with initial weights."""
+        """What acts: of the last checkpoint, or of the run in progress; before `learn`, with initial weights."""
         if self._agent is None:
             from rl_training.experiment.building import UserObjects
             from rl_training.experiment.loading import load_agent, new_agent
@@ -248,13 +307,13 @@ class Algorithm:
                     algorithm=given.algorithm,
                     env=given.factory,
                     encoder=given.encoder,
-                    trust_modules=True,  # this process has just made it
+                    trust_modules=True,  # this process has just written it
                     probe=False,
                 )
         return self._agent
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: all that `save` keeps, and nothing that is open; refuse what has no name."""
+        """Return what to pickle: all that `save` keeps, no open files; raise an error for classes without a name."""
         from rl_training.experiment.agent_copies import check_picklable
         from rl_training.experiment.building import UserObjects
 
@@ -269,7 +328,7 @@ class Algorithm:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = object.__new__(type(self))
-        shared = {"_factory": self._factory, "_encoder": self._encoder}  # code, whose name is not needed here
+        shared = {"_factory": self._factory, "_encoder": self._encoder}  # code is shared, not copied
         other.__setstate__(copy.deepcopy(self._content() | dict.fromkeys(shared), memo) | shared)
         return other
 
@@ -277,7 +336,52 @@ class Algorithm:
         return copy.deepcopy(self)
 
     def _content(self) -> dict[str, Any]:
-        """Return its attributes with the agent in it, which goes on from its own checkpoint, wherever a run got to."""
+        """Return the attributes with the agent loaded, so that a copy does not depend on the run folder."""
         if self._agent is None and self._run_dir is None:
             return dict(vars(self))
         return vars(self) | {"_agent": self.agent, "_run_dir": None}
+
+
+def _resolved(
+    algorithm: type[Algorithm],
+    first: "ConfigOrEnv",
+    env: "EnvFactory | str | None",
+    settings: dict[str, Any],
+) -> "tuple[TrainConfig, EnvFactory | None]":
+    """Return the config of a new model, and the function that builds its environment, if one was given."""
+    from rl_training.envs.factory import checked_factory
+
+    name = algorithm.__name__
+    if first is not None and not isinstance(first, TrainConfig):
+        if env is not None:
+            raise UserError(f"{name} got two environments: {first!r} and env={env!r}; give one of them")
+        first, env = None, first
+    if isinstance(env, str):
+        if settings.setdefault("env_id", env) != env:
+            raise UserError(
+                f"{name} got two environments: '{env}' and env_id='{settings['env_id']}'; give one"
+            )
+        env = None
+    factory = None if env is None else checked_factory(env)
+    config = first
+    if config is None:
+        if factory is None and "env_id" not in settings:
+            raise UserError(
+                f'{name} needs an environment: {name}("CartPole-v1"), or a function that builds one'
+            )
+        config = TrainConfig(algo=algorithm.name, env_id="unnamed")
+        settings.setdefault("env_id", _name_of(factory))
+    if config.algo != algorithm.name:
+        raise ConfigError([f"algo is '{config.algo}', but {name} takes algo '{algorithm.name}'"])
+    try:
+        return config.with_overrides(**settings), factory
+    except ConfigError as error:
+        raise ConfigError(error.problems, name) from None
+
+
+def _name_of(factory: Any) -> str:
+    """Return a name for the environment that a function builds: the function's own, or `custom` for a lambda."""
+    while isinstance(factory, partial):
+        factory = factory.func
+    name = getattr(factory, "__name__", type(factory).__name__)
+    return "custom" if name == "<lambda>" else str(name)

@@ -1,7 +1,7 @@
 """Deep Q-learning, Mnih et al. 2015, with the extensions of Rainbow (arXiv:1710.02298) as switches."""
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 import numpy as np
 from gymnasium import spaces
@@ -20,6 +20,9 @@ from rl_training.data.replay_buffer import Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.policies.explorers import EpsilonGreedyExplorer
 from rl_training.policies.q_policy import Distribution, QPolicy
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.keywords import ConfigOrEnv, DQNKeywords
 
 DEFAULT_TARGET_TIMESTEPS = 10_000
 
@@ -173,12 +176,19 @@ class DQNLearner(OffPolicyLearner):
 
 
 class DQN(Algorithm):
-    """Deep Q-learning: `DQN(config).learn()`."""
+    """Deep Q-learning: `DQN("CartPole-v1").learn()`."""
 
     name = "dqn"
     config_class = DQNConfig
     action_spaces = (spaces.Discrete,)
     takes_action_masks = True
+
+    if TYPE_CHECKING:  # the keywords of this algorithm
+
+        def __init__(self, config: ConfigOrEnv = None, **settings: Unpack[DQNKeywords]) -> None: ...
+
+        @classmethod
+        def from_preset(cls, name: str, **settings: Unpack[DQNKeywords]) -> Self: ...  # type: ignore[override]
 
     @staticmethod
     def build_actor(settings: DQNConfig, context: BuildContext) -> Actor[QPolicy]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.models.fast.heads import bounded, namespace
 from rl_training.policies.actor_critic import ActorCriticPolicy
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.keywords import ConfigOrEnv, PPOKeywords
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,12 +222,19 @@ class PPOLearner(OnPolicyLearner):
 
 
 class PPO(Algorithm):
-    """Proximal policy optimization: `PPO(config).learn()`."""
+    """Proximal policy optimization: `PPO("CartPole-v1").learn()`."""
 
     name = "ppo"
     config_class = PPOConfig
     action_spaces = ANY_ACTION
     takes_action_masks = True
+
+    if TYPE_CHECKING:  # the keywords of this algorithm
+
+        def __init__(self, config: ConfigOrEnv = None, **settings: Unpack[PPOKeywords]) -> None: ...
+
+        @classmethod
+        def from_preset(cls, name: str, **settings: Unpack[PPOKeywords]) -> Self: ...  # type: ignore[override]
 
     build_actor = staticmethod(build_actor_critic)
     build_source = staticmethod(build_rollouts)

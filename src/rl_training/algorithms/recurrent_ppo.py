@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Self, Unpack
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
@@ -13,6 +14,9 @@ from rl_training.data.recurrent_rollout_buffer import RecurrentRolloutBuffer
 from rl_training.data.sources import RolloutSource
 from rl_training.models.cores import CoreName
 from rl_training.policies.recurrent import RecurrentExplorer, RecurrentPolicy
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.keywords import ConfigOrEnv, RecurrentPPOKeywords
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +58,19 @@ class RecurrentPPOConfig(PPOConfig):
 
 
 class RecurrentPPO(Algorithm):
-    """PPO with a memory: `RecurrentPPO(config).learn()`."""
+    """PPO with a memory: `RecurrentPPO("CartPole-v1").learn()`."""
 
     name = "recurrent_ppo"
     config_class = RecurrentPPOConfig
     action_spaces = ANY_ACTION
     takes_action_masks = True
+
+    if TYPE_CHECKING:  # the keywords of this algorithm
+
+        def __init__(self, config: ConfigOrEnv = None, **settings: Unpack[RecurrentPPOKeywords]) -> None: ...
+
+        @classmethod
+        def from_preset(cls, name: str, **settings: Unpack[RecurrentPPOKeywords]) -> Self: ...  # type: ignore[override]
 
     @staticmethod
     def build_actor(settings: RecurrentPPOConfig, context: BuildContext) -> Actor[RecurrentPolicy]:

@@ -1,7 +1,7 @@
 """Soft actor-critic, arXiv:1812.05905, with an ensemble of critics: config, learner and public face."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from rl_training.policies.continuous import SquashedGaussianPolicy, StochasticPo
 from rl_training.policies.explorers import ContinuousExplorer
 from rl_training.policies.noise import ActionNoise, AddedNoiseName, make_noise
 from rl_training.policies.state_dependent import StateDependentContinuousExplorer, StateDependentPolicy
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.keywords import ConfigOrEnv, SACKeywords
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,12 +180,19 @@ def added_noise(settings: SACConfig, spec: EnvSpec) -> ActionNoise | None:
 
 
 class SAC(Algorithm):
-    """Soft actor-critic: `SAC(config).learn()`."""
+    """Soft actor-critic: `SAC("Pendulum-v1").learn()`."""
 
     name = "sac"
     config_class = SACConfig
     action_spaces = (spaces.Box,)
     bounded_actions = True
+
+    if TYPE_CHECKING:  # the keywords of this algorithm
+
+        def __init__(self, config: ConfigOrEnv = None, **settings: Unpack[SACKeywords]) -> None: ...
+
+        @classmethod
+        def from_preset(cls, name: str, **settings: Unpack[SACKeywords]) -> Self: ...  # type: ignore[override]
 
     @staticmethod
     def build_actor(settings: SACConfig, context: BuildContext) -> Actor[StochasticPolicy]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Self, Unpack
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from rl_training.models.fast.heads import bounded, namespace
 from rl_training.policies.continuous import DeterministicPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 from rl_training.policies.noise import ActionNoiseName, make_noise
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.keywords import ConfigOrEnv, TD3Keywords
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +124,19 @@ class TD3Learner(ContinuousLearner):
 
 
 class TD3(Algorithm):
-    """Twin delayed DDPG: `TD3(config).learn()`."""
+    """Twin delayed DDPG: `TD3("Pendulum-v1").learn()`."""
 
     name = "td3"
     config_class = TD3Config
     action_spaces = (spaces.Box,)
     bounded_actions = True
+
+    if TYPE_CHECKING:  # the keywords of this algorithm
+
+        def __init__(self, config: ConfigOrEnv = None, **settings: Unpack[TD3Keywords]) -> None: ...
+
+        @classmethod
+        def from_preset(cls, name: str, **settings: Unpack[TD3Keywords]) -> Self: ...  # type: ignore[override]
 
     @staticmethod
     def build_actor(settings: TD3Config, context: BuildContext) -> Actor[DeterministicPolicy]:

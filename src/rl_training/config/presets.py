@@ -86,6 +86,15 @@ def find_config(path: str | PathLike[str]) -> Path:
     raise UserError(f"config {path} {kind}{did_you_mean(name, [*known, *zoo_names()], nearness=NEAR)}")
 
 
+def find_preset(name: str) -> Path:
+    """Return the file of a preset, or of a config at that path; raise an error with the nearest preset."""
+    known = known_as(name)
+    if known is None:
+        near = did_you_mean(preset_name(name), [*presets(), *zoo_names()], nearness=NEAR)
+        raise UserError(f"there is no preset '{name}'{near}; rl-training zoo list shows all presets")
+    return find_config(known)
+
+
 def preset_name(given: str) -> str:
     """Return the name under its algorithm of a preset that may be given under its family; others stay as they are."""
     name = given.removeprefix("configs/").removesuffix(".yaml")

@@ -209,17 +209,27 @@ class TrainConfig(CheckedConfig):
         return self.preprocessing == "atari" or self.frames != USUAL_FRAMES["none"]
 
     def with_overrides(self, **overrides: Any) -> Self:
-        """Return a copy with run-level and algorithm-level settings replaced, whichever the names belong to."""
+        """Return a copy with settings of the run or of the algorithm replaced; all problems are reported at once."""
         own = {item.name for item in fields(self)}
         inner = {item.name for item in fields(self.algorithm)}
-        unknown = [n for n in overrides if n not in own | inner]
-        if unknown:
-            raise ConfigError([f"unknown setting '{n}'{did_you_mean(n, own | inner)}" for n in unknown])
+        problems = [
+            f"unknown setting '{name}'{did_you_mean(name, own | inner)}"
+            for name in overrides
+            if name not in own | inner
+        ]
         changes = {name: value for name, value in overrides.items() if name in own}
-        inner_changes = {name: value for name, value in overrides.items() if name not in own}
+        inner_changes = {name: overrides[name] for name in overrides if name in inner - own}
         if inner_changes:
-            changes["algorithm"] = replace(changes.get("algorithm", self.algorithm), **inner_changes)
-        return replace(self, **changes)
+            algorithm = changes.get("algorithm", self.algorithm)
+            changes["algorithm"], wrong = _with_settings(algorithm, inner_changes)
+            problems += wrong
+        try:
+            config = replace(self, **changes)
+        except ConfigError as error:
+            problems += error.problems
+        if problems:
+            raise ConfigError(problems)
+        return config
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, every setting resolved."""
@@ -264,14 +274,9 @@ def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> 
     if config_class is not None and settings is not None:
         unknown = [key for key in settings if key not in inner_names]
         problems += [_unknown_setting(str(key), run_level, inner_names) for key in unknown]
-        well_typed = {}
-        for key in [key for key in settings if key in inner_names]:
-            try:
-                config_class(**{key: settings[key]})
-                well_typed[key] = settings[key]
-            except ConfigError as error:
-                problems += [f"algorithm.{problem}" for problem in error.problems]
-        values["algorithm"] = config_class(**well_typed)
+        known = {key: settings[key] for key in settings if key in inner_names}
+        values["algorithm"], wrong = _with_settings(config_class(), known)
+        problems += [f"algorithm.{problem}" for problem in wrong]
     problems += [f"key '{name}' is missing" for name in ("algo", "env_id") if name not in values]
     config = None
     try:
@@ -281,6 +286,20 @@ def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> 
     if problems or config is None:
         raise ConfigError(problems, source)
     return config
+
+
+def _with_settings(
+    algorithm: AlgorithmConfig, settings: Mapping[str, Any]
+) -> tuple[AlgorithmConfig, list[str]]:
+    """Return a copy with those settings replaced whose values are valid, and a problem for each of the others."""
+    valid, problems = dict[str, Any](), list[str]()
+    for name, value in settings.items():
+        try:
+            replace(algorithm, **{name: value})
+            valid[name] = value
+        except ConfigError as error:
+            problems += error.problems
+    return replace(algorithm, **valid), problems
 
 
 def load_config(path: str | PathLike[str]) -> TrainConfig:

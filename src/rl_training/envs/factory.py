@@ -85,7 +85,13 @@ def make_vector_env(
                 autoreset_mode=AutoresetMode.SAME_STEP,
                 seconds_to_answer=cfg.env_timeout,
             )
-        return SyncVectorEnv(builders, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        envs = SyncVectorEnv(builders, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    if len({id(env.unwrapped) for env in envs.envs}) < count:
+        raise UserError(
+            f"environment '{cfg.env_id}': the function returned the same environment twice; let it build a new one "
+            "each time it is called: lambda: MyEnv(...), not lambda: env"
+        )
+    return envs
 
 
 def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
@@ -127,11 +133,12 @@ def _refuse_foreign(env: Any, cfg: TrainConfig) -> None:
 
 
 def checked_factory(env: Any) -> EnvFactory:
-    """Return what builds an environment, if it does; an environment itself is refused with what to write instead."""
+    """Return `env` if it is a function that builds environments; otherwise raise an error with the remedy."""
     if isinstance(env, gymnasium.Env | VectorEnv) or hasattr(env, "possible_agents"):
+        name = type(getattr(env, "unwrapped", env)).__name__
         raise UserError(
-            f"env is an environment ({type(env).__name__}), and several are built, for training and evaluation; give "
-            f"what builds one: env=lambda: {type(getattr(env, 'unwrapped', env)).__name__}(...), or its id"
+            f"env is an environment ({type(env).__name__}), but training and evaluation need several; give its id, or "
+            f"a function that builds a new one each time it is called: lambda: {name}(...), not lambda: env"
         )
     if not callable(env):
         raise UserError(

@@ -88,6 +88,16 @@ def find_run_dir(path: Path) -> Path:
     raise UserError(f"{path} {problem}; resume takes a run folder")
 
 
+def run_folder_of(path: str | os.PathLike[str] | None) -> Path | None:
+    """Return the run folder that a run or a checkpoint belongs to; None if it belongs to none, or is gone."""
+    if path is None:
+        return None
+    try:
+        return find_run_dir(Path(path))
+    except UserError:
+        return None
+
+
 def newest_checkpoint_or_none(run_dir: Path) -> Checkpoint | None:
     """Return the newest whole checkpoint, or None if the run was killed before its first one."""
     begun = any((run_dir / name).is_file() and (run_dir / name).stat().st_size for name in RECORDS)

@@ -1,4 +1,4 @@
-"""`train_ppo` and its like: training with settings on top, for whoever prefers a function to a class."""
+"""`train_ppo` and the other training functions: train from a config, with settings as keywords."""
 
 from typing import Any
 
@@ -9,32 +9,32 @@ from rl_training.experiment.start import train
 
 
 def train_ppo(cfg: TrainConfig, **overrides: Any) -> TrainResult:
-    """Train PPO; keyword overrides reach run-level and algorithm-level settings alike."""
+    """Train PPO; keywords override settings of the run and of the algorithm."""
     return _train_algorithm("ppo", cfg, overrides)
 
 
 def train_a2c(cfg: TrainConfig, **overrides: Any) -> TrainResult:
-    """Train A2C; keyword overrides reach run-level and algorithm-level settings alike."""
+    """Train A2C; keywords override settings of the run and of the algorithm."""
     return _train_algorithm("a2c", cfg, overrides)
 
 
 def train_dqn(cfg: TrainConfig, **overrides: Any) -> TrainResult:
-    """Train DQN; keyword overrides reach run-level and algorithm-level settings alike."""
+    """Train DQN; keywords override settings of the run and of the algorithm."""
     return _train_algorithm("dqn", cfg, overrides)
 
 
 def train_sac(cfg: TrainConfig, **overrides: Any) -> TrainResult:
-    """Train SAC; keyword overrides reach run-level and algorithm-level settings alike."""
+    """Train SAC; keywords override settings of the run and of the algorithm."""
     return _train_algorithm("sac", cfg, overrides)
 
 
 def train_td3(cfg: TrainConfig, **overrides: Any) -> TrainResult:
-    """Train TD3; keyword overrides reach run-level and algorithm-level settings alike."""
+    """Train TD3; keywords override settings of the run and of the algorithm."""
     return _train_algorithm("td3", cfg, overrides)
 
 
 def train_recurrent_ppo(cfg: TrainConfig, **overrides: Any) -> TrainResult:
-    """Train RecurrentPPO; keyword overrides reach run-level and algorithm-level settings alike."""
+    """Train RecurrentPPO; keywords override settings of the run and of the algorithm."""
     return _train_algorithm("recurrent_ppo", cfg, overrides)
 
 

@@ -1,17 +1,20 @@
-"""`learning_curve.png`: what people look at first."""
+"""The learning curve of a run, as a figure and as `learning_curve.png`."""
 
+from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from rl_training.core.errors import UserError
 from rl_training.experiment.files import write_bytes
 from rl_training.experiment.logs.drawing import as_png, new_figure, silent_drawing, warn_not_drawn
 from rl_training.experiment.logs.rows import STEP, is_evaluation, is_metrics_row, read_rows
 
 
 def plot_learning_curve(run_dir: Path, title: str) -> Path | None:
-    """Draw training and evaluation returns of a run; nothing if there are none yet.
+    """Write training and evaluation returns of a run as `learning_curve.png`; nothing if there are none yet.
 
-    No picture is worth a run: whatever goes wrong is a warning.
+    A failure is a warning, so that a picture never ends a run.
     """
     try:
         return _plot(run_dir, title)
@@ -20,20 +23,45 @@ def plot_learning_curve(run_dir: Path, title: str) -> Path | None:
         return None
 
 
+def learning_curve(run_dir: Path, title: str, path: str | PathLike[str] | None = None) -> Any:
+    """Return training and evaluation returns of a run as a matplotlib figure; with `path`, also save it there."""
+    rows, evaluations = _returns(run_dir)
+    if not rows and not evaluations:
+        raise UserError(f"{run_dir} has no returns to plot yet; train until an episode or an evaluation ends")
+    with silent_drawing():
+        figure = _figure(rows, evaluations, title)
+        if path is not None:
+            try:
+                figure.savefig(path)
+            except (OSError, ValueError) as error:  # an unknown file ending is a ValueError
+                raise UserError(f"cannot write {path}: {error}") from error
+    figure._repr_png_ = partial(as_png, figure)  # shown by notebooks, whichever backend is active
+    return figure
+
+
 def _plot(run_dir: Path, title: str) -> Path | None:
-    rows = read_rows(run_dir / "metrics.jsonl", is_metrics_row)
-    rows = [row for row in rows if row.get("rollout/ep_rew_mean") is not None]
-    evaluations = read_rows(run_dir / "evaluations.jsonl", is_evaluation)
+    rows, evaluations = _returns(run_dir)
     if not rows and not evaluations:
         return None
     with silent_drawing():
         picture = _draw(rows, evaluations, title)
     path = run_dir / "learning_curve.png"
-    write_bytes(path, picture)  # replaces the file, and so no link leads the picture elsewhere
+    write_bytes(path, picture)  # replaces the file, so that a link in its place is not followed
     return path
 
 
+def _returns(run_dir: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows of metrics that have a training return, and the evaluations."""
+    rows = read_rows(run_dir / "metrics.jsonl", is_metrics_row)
+    rows = [row for row in rows if row.get("rollout/ep_rew_mean") is not None]
+    return rows, read_rows(run_dir / "evaluations.jsonl", is_evaluation)
+
+
 def _draw(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: str) -> bytes:
+    return as_png(_figure(rows, evaluations, title))
+
+
+def _figure(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: str) -> Any:
     figure = new_figure(7, 4)
     axes = figure.add_subplot()
     if rows:
@@ -55,4 +83,4 @@ def _draw(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: 
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=8)
     figure.tight_layout()
-    return as_png(figure)
+    return figure
