@@ -3,7 +3,7 @@
     python examples/a2c_cartpole_reference.py --total-timesteps 500000
 
 The synchronous form of A3C (arXiv:1602.01783): short rollouts, one gradient step on each. The `rl_training` package
-does the same arithmetic faster; a test holds the two together, down to the last digit of the parameters.
+computes the same update faster; a test checks that both give the same parameters, to the last digit.
 """
 
 from collections import deque
@@ -22,33 +22,33 @@ class Args:
     env_id: str = "CartPole-v1"
     """Gymnasium id of an environment with a vector observation and discrete actions."""
     max_episode_steps: int | None = None
-    """Time limit of an episode; none keeps the environment's own."""
+    """Time limit of an episode; None keeps the environment's own limit."""
     seed: int = 1
-    """Root of all random numbers."""
+    """Root seed of all random streams."""
     total_timesteps: int = 500_000
     """Environment steps, summed over environments."""
     num_envs: int = 8
-    """Environments stepped side by side."""
+    """Number of parallel environments."""
     num_steps: int = 5
     """Steps per environment in one rollout."""
     learning_rate: float = 7e-4
-    """RMSprop's step size."""
+    """Learning rate (RMSprop)."""
     gamma: float = 0.99
     """Discount."""
     gae_lambda: float = 1.0
-    """Trace of the advantage estimate; 1 sums all rewards of the rollout."""
+    """Lambda of generalized advantage estimation; 1 uses the full returns of the rollout."""
     normalize_advantage: bool = False
-    """Give the advantages of each rollout zero mean and unit deviation."""
+    """Normalize the advantages of each rollout to mean 0 and standard deviation 1."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
     vf_coef: float = 0.5
     """Weight of the value loss (mean squared error, no factor of one half)."""
     max_grad_norm: float = 0.5
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
 
 
 # ------------------------------------------------------------------------------------------------ random numbers
-# One root seed; every consumer has a stream of its own, so that changing one never shifts another.
+# One root seed; every consumer has its own stream, so that changing one does not affect another.
 
 
 def stream(seed: int, *key: int) -> np.random.SeedSequence:
@@ -62,7 +62,7 @@ EPISODES, ACTIONS = 0, 2
 
 
 def linear(fan_in: int, fan_out: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    """Orthogonal weights, zero bias. The policy's last layer has a tiny gain: the first policy is nearly uniform."""
+    """Orthogonal weights, zero bias. A small gain in the last layer makes the initial policy nearly uniform."""
     layer = nn.Linear(fan_in, fan_out)
     nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
     nn.init.zeros_(layer.bias)
@@ -96,7 +96,7 @@ class Agent(nn.Module):
     def act(self, obs: Tensor, uniform: np.ndarray) -> Tensor:
         """Sample one action per row by inverting the cumulative distribution at a uniform number."""
         cumulative = F.softmax(self.actor(obs), dim=-1).cumsum(-1)
-        # the sum of rounded probabilities may fall short of the largest uniform numbers: those take the last action
+        # rounded probabilities may sum to less than the largest uniform numbers: those select the last action
         return (cumulative <= torch.as_tensor(uniform)[:, None]).sum(-1).clamp(max=cumulative.shape[1] - 1)
 
     def evaluate(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -132,7 +132,7 @@ class Envs:
 
 @dataclass
 class Rollout:
-    """Everything [T, N]; `final_values` is what an episode's last observation is worth: 0 unless it was cut off."""
+    """Everything [T, N]; `final_values` is the value of the final observation of a truncated episode, else 0."""
 
     obs: Tensor
     actions: Tensor
@@ -145,7 +145,7 @@ class Rollout:
 
 @torch.no_grad()
 def collect(agent: Agent, envs: Envs, obs: np.ndarray, args: Args, rng: np.random.Generator) -> Rollout:
-    """Step all environments `num_steps` times; `obs` [N, ...] is where they stand, and is advanced in place."""
+    """Step all environments `num_steps` times; `obs` [N, ...] is updated in place."""
     shape = (args.num_steps, args.num_envs)
     rollout = Rollout(
         obs=torch.zeros(*shape, obs.shape[1]),
@@ -166,7 +166,7 @@ def collect(agent: Agent, envs: Envs, obs: np.ndarray, args: Args, rng: np.rando
             envs.returns[i] += float(reward)
             if terminated or truncated:
                 rollout.dones[t, i] = True
-                if truncated and not terminated:  # the clock stopped it: the future still has value
+                if truncated and not terminated:  # truncated: bootstrap from the final observation
                     rollout.final_values[t, i] = agent.value(torch.as_tensor(next_obs).to(rollout.obs))
                 envs.finished.append(envs.returns[i])
                 next_obs = envs.reset(i)
@@ -176,7 +176,7 @@ def collect(agent: Agent, envs: Envs, obs: np.ndarray, args: Args, rng: np.rando
 
 
 def advantages_and_returns(rollout: Rollout, gamma: float, gae_lambda: float) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimation, arXiv:1506.02438; nothing crosses an episode's end."""
+    """Generalized advantage estimation, arXiv:1506.02438; it stops at the end of an episode."""
     advantages = torch.zeros_like(rollout.rewards)
     trace = torch.zeros_like(rollout.last_value)
     next_value = rollout.last_value
@@ -205,7 +205,7 @@ def loss_on(agent: Agent, batch: dict[str, Tensor], args: Args) -> Tensor:
 
 
 def update(agent: Agent, optimizer: torch.optim.Optimizer, rollout: Rollout, args: Args) -> None:
-    """One step on the whole rollout: only for the policy that collected it is this the policy gradient."""
+    """One step on the whole rollout; it is the policy gradient only for the policy that collected the data."""
     advantages, returns = advantages_and_returns(rollout, args.gamma, args.gae_lambda)
     batch = {
         "obs": rollout.obs.flatten(0, 1),
@@ -227,7 +227,7 @@ def train(args: Args) -> tuple[Agent, float]:
     assert isinstance(obs_space, gym.spaces.Box), "this script is for vector observations"
     assert isinstance(action_space, gym.spaces.Discrete), "this script is for discrete actions"
     agent = Agent(obs_space.shape[0], int(action_space.n), torch.Generator().manual_seed(args.seed))
-    # a large eps, added after the square root, keeps steps small where gradients are tiny
+    # a large eps, added after the square root, keeps steps small for tiny gradients
     optimizer = torch.optim.RMSprop(agent.parameters(), lr=args.learning_rate, alpha=0.99, eps=1e-5)
     action_rng = np.random.default_rng(stream(args.seed, ACTIONS))
 

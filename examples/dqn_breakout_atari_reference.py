@@ -3,8 +3,8 @@
     pip install ale-py opencv-python-headless
     python examples/dqn_breakout_atari_reference.py --total-timesteps 10000000
 
-Reads like the paper (Mnih et al. 2015). The `rl_training` package does the same arithmetic faster; tests hold the two
-together, pixel for pixel, and down to the last digit of the parameters.
+Reads like the paper (Mnih et al. 2015). The `rl_training` package computes the same update faster; tests check
+that both give the same pixels, and the same parameters to the last digit.
 """
 
 import copy
@@ -23,9 +23,9 @@ from torch import Tensor, nn
 @dataclass
 class Args:
     env_id: str = "BreakoutNoFrameskip-v4"
-    """Gymnasium id of an Atari game that steps single frames."""
+    """Gymnasium id of an Atari game without frame skip."""
     seed: int = 1
-    """Root of all random numbers."""
+    """Root seed of all random streams."""
     total_timesteps: int = 10_000_000
     """Steps of four frames each."""
     train_freq: int = 4
@@ -35,25 +35,25 @@ class Args:
     batch_size: int = 32
     """Transitions in one update."""
     buffer_size: int = 100_000
-    """Transitions that are remembered, at about 7 KB each; the newest replace the oldest."""
+    """Capacity of the replay buffer in transitions, about 7 KB each."""
     learning_rate: float = 1e-4
-    """Adam's step size."""
+    """Learning rate (Adam)."""
     gamma: float = 0.99
     """Discount."""
     target_update_every_timesteps: int = 1_000
-    """Steps between copies to the target network, which happen before an update."""
+    """Steps between updates of the target network; each happens before a gradient update."""
     exploration_initial_eps: float = 1.0
     """Probability of a random action at the start."""
     exploration_final_eps: float = 0.01
     """Probability of a random action after exploration_fraction."""
     exploration_fraction: float = 0.1
-    """Part of the budget over which that probability falls linearly."""
+    """Fraction of the budget over which that probability decays linearly."""
     max_grad_norm: float = 10.0
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
 
 
 # ------------------------------------------------------------------------------------------------ random numbers
-# One root seed; every consumer has a stream of its own, so that changing one never shifts another.
+# One root seed; every consumer has its own stream, so that changing one does not affect another.
 
 
 def stream(seed: int, *key: int) -> np.random.SeedSequence:
@@ -67,13 +67,13 @@ EPISODES, ACTIONS, REPLAY = 0, 2, 7
 
 
 class AtariGame(gym.Wrapper):
-    """An action lasts 4 frames; what is seen are the last 4 screens, [4, 84, 84] in shades of gray, oldest first.
+    """Actions last 4 frames; observations are the last 4 screens, [4, 84, 84] in grayscale, oldest first.
 
-    Rewards are the game's own score. `info["life_lost"]` tells of a lost life; the game itself goes on.
+    Rewards are the raw score. `info["life_lost"]` marks a lost life; the game itself continues.
     """
 
     def __init__(self, env_id: str, noop_max: int = 30) -> None:
-        # here, so that the rest of this file can be used without them
+        # imported here, so that the rest of this file works without them
         import ale_py
         import cv2
 
@@ -87,8 +87,8 @@ class AtariGame(gym.Wrapper):
         self.observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
-        """Begin a game: some frames of doing nothing, by chance, then FIRE, which many games wait for."""
-        if seed is not None:  # it decides about the beginning; what follows has no chance in it
+        """Start a game: a random number of no-ops, then FIRE, which many games wait for."""
+        if seed is not None:  # the seed only affects the start; the rest is deterministic
             self.rng = np.random.default_rng(seed)
         self.screen, info = self.env.reset()
         waits = int(self.rng.integers(1, self.noop_max + 1)) if self.noop_max > 0 else 0
@@ -97,11 +97,11 @@ class AtariGame(gym.Wrapper):
             if terminated or truncated:
                 self.screen, info = self.env.reset()
         self.lives, self.must_fire = info["lives"], False
-        self.stack = np.stack([self.small(self.screen)] * 4)  # the first frame is all there is to see
+        self.stack = np.stack([self.small(self.screen)] * 4)  # repeat the first frame
         return self.stack, {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        # after a lost life the ball lies still, and a policy that has not learned to fire would wait for ever
+        # after a lost life the game waits for FIRE, which an untrained policy may never press
         if self.must_fire:
             action = self.fire
         score = 0.0
@@ -113,7 +113,7 @@ class AtariGame(gym.Wrapper):
                 break
         life_lost = info["lives"] < self.lives and not terminated
         self.lives, self.must_fire = info["lives"], life_lost and self.fire is not None
-        # the brighter of the last two real frames: some games draw their sprites in turn
+        # maximum over the last two frames: some games draw their sprites alternately
         newest = self.small(np.maximum(before, self.screen))
         self.stack = np.concatenate([self.stack[1:], newest[None]])
         return self.stack, score, terminated, truncated, {"life_lost": life_lost}
@@ -123,7 +123,7 @@ class AtariGame(gym.Wrapper):
 
 
 class Env:
-    """One game. Game k always starts from the same seed; `frames` are the screens [84, 84] that are seen."""
+    """One game. Game k always starts from the same seed; `frames` are the current screens [84, 84]."""
 
     def __init__(self, game: gym.Env, args: Args) -> None:
         self.game, self.seed = game, args.seed
@@ -137,11 +137,11 @@ class Env:
         block, place = divmod(self.episode, 64)  # seeds are made 64 at a time
         seed = stream(self.seed, EPISODES, 0, block).generate_state(64)[place]  # 0: the only environment
         obs, _ = self.game.reset(seed=int(seed))
-        # a game begins with one frame, seen as often as there is room; a copy, as a view would keep the whole stack
+        # the first frame is repeated; copied, because a view would keep the whole stack in memory
         self.frames = (obs[0].copy(),) * len(obs)
 
     def step(self, action: int) -> tuple[float, bool, bool, bool]:
-        """Return the reward, and whether the game was lost, stopped by the clock, or a life lost in it."""
+        """Return the reward and three flags: terminated, truncated, life lost."""
         obs, reward, terminated, truncated, info = self.game.step(action)
         self.frames = (*self.frames[1:], obs[-1].copy())
         self.score += float(reward)
@@ -152,7 +152,7 @@ class Env:
 
 
 def uniform(layer: nn.Conv2d | nn.Linear, generator: torch.Generator) -> nn.Module:
-    """Torch's own uniform initialisation, drawn from an explicit generator."""
+    """Torch's default uniform initialization, drawn from an explicit generator."""
     bound = layer.weight[0].numel() ** -0.5
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
     nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
@@ -160,7 +160,7 @@ def uniform(layer: nn.Conv2d | nn.Linear, generator: torch.Generator) -> nn.Modu
 
 
 class QNetwork(nn.Module):
-    """Three convolutions (doi:10.1038/nature14236), a layer of 512, and a value for each action."""
+    """Three convolutions (doi:10.1038/nature14236), a layer of 512, and one value per action."""
 
     def __init__(self, obs_shape: tuple[int, ...], num_actions: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ class QNetwork(nn.Module):
         self.values = uniform(nn.Linear(512, num_actions), generator)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Values [B, A] of all actions; bytes [B, 4, 84, 84] become floats only here."""
+        """Values [B, A] of all actions; bytes [B, 4, 84, 84] are converted to floats here."""
         return self.values(self.encoder(obs / 255))
 
 
@@ -187,17 +187,17 @@ class QNetwork(nn.Module):
 
 class Transition(NamedTuple):
     frames: tuple[np.ndarray, ...]
-    """All but the last were seen before the action, all but the first after it."""
+    """The first four are the observation, the last four the next observation."""
     action: int
     reward: float
     over: bool
-    """Whether nothing after it counts: the game was lost, or a life."""
+    """Whether to stop bootstrapping: the game or a life was lost."""
 
 
 class Replay:
-    """A ring of transitions; the newest replace the oldest.
+    """A ring buffer of transitions; new ones replace the oldest.
 
-    Neighbours refer to the same frames, so each frame is in memory once, not eight times.
+    Consecutive transitions share frames, so each frame is stored once, not eight times.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -230,7 +230,7 @@ class Replay:
 
 
 def exploration_rate(timesteps: int, args: Args) -> float:
-    """Return the probability of a random action: 1 before learning starts, then on a falling line."""
+    """Return the probability of a random action: 1 before learning starts, then linearly decreasing."""
     if timesteps < args.learning_starts:
         return 1.0
     fraction = min(timesteps / args.total_timesteps / args.exploration_fraction, 1.0)
@@ -246,7 +246,7 @@ def act(
     num_actions: int,
     rng: np.random.Generator,
 ) -> int:
-    # coin and random action are drawn every time, so that what the network says never shifts the stream
+    # always draw both numbers, so that the random stream does not depend on the network
     explores = rng.random() < epsilon
     random_action = int(rng.integers(num_actions))
     if explores:
@@ -257,18 +257,18 @@ def act(
 def collect(
     network: nn.Module, env: Env, replay: Replay, epsilon: float, args: Args, rng: np.random.Generator
 ) -> None:
-    """Take `train_freq` steps from where the game stands, and remember them all."""
+    """Take `train_freq` steps and store them."""
     num_actions = int(env.game.action_space.n)
     for _ in range(args.train_freq):
         seen = env.frames
         action = act(network, seen, epsilon, num_actions, rng)
         reward, terminated, truncated, life_lost = env.step(action)
-        # learned from is the sign of the score; `truncated` is not remembered: the clock ended the game, not the task
+        # learn from the sign of the score; truncation is not stored, because it does not stop bootstrapping
         row = Transition(
             (*seen, env.frames[-1]), action, float(np.sign(reward)), over=terminated or life_lost
         )
         replay.add(row)
-        if terminated or truncated:  # a lost life is no end of the game
+        if terminated or truncated:  # a lost life does not end the game
             env.finished.append(env.score)
             env.reset()
 
@@ -277,7 +277,7 @@ def collect(
 
 
 def loss_on(network: nn.Module, target: nn.Module, batch: dict[str, Tensor], args: Args) -> Tensor:
-    """The Huber loss between the values of the actions taken and what one step of looking ahead says [B]."""
+    """The Huber loss between the values of the actions taken and their one-step targets [B]."""
     with torch.no_grad():
         next_value = target(batch["next_obs"]).amax(1)
         targets = batch["rewards"] + args.gamma * ~batch["over"] * next_value
@@ -335,5 +335,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # as the package does by default; with idle cores more of them may be faster
+    torch.set_num_threads(1)  # the package's default; more threads may be faster if cores are idle
     main(tyro.cli(Args, description=__doc__))

@@ -3,7 +3,7 @@
     python examples/dqn_cartpole_reference.py --total-timesteps 50000
 
 Reads like the paper (Mnih et al. 2015), with double Q-learning (arXiv:1509.06461) as a switch. The `rl_training`
-package does the same arithmetic faster; a test holds the two together, down to the last digit of the parameters.
+package computes the same update faster; a test checks that both give the same parameters, to the last digit.
 """
 
 import copy
@@ -23,9 +23,9 @@ class Args:
     env_id: str = "CartPole-v1"
     """Gymnasium id of an environment with a vector observation and discrete actions."""
     max_episode_steps: int | None = None
-    """Time limit of an episode; none keeps the environment's own."""
+    """Time limit of an episode; None keeps the environment's own limit."""
     seed: int = 1
-    """Root of all random numbers."""
+    """Root seed of all random streams."""
     total_timesteps: int = 50_000
     """Environment steps."""
     train_freq: int = 256
@@ -37,27 +37,27 @@ class Args:
     batch_size: int = 64
     """Transitions in one update."""
     buffer_size: int = 100_000
-    """Transitions that are remembered; the newest replace the oldest."""
+    """Capacity of the replay buffer in transitions."""
     learning_rate: float = 2.3e-3
-    """Adam's step size at the start; it falls linearly to 0."""
+    """Initial learning rate (Adam); it decays linearly to 0."""
     gamma: float = 0.99
     """Discount."""
     target_update_every_timesteps: int = 10
-    """Steps between copies to the target network, which happen before a round of updates."""
+    """Steps between updates of the target network; each happens before a round of gradient updates."""
     exploration_initial_eps: float = 1.0
     """Probability of a random action at the start."""
     exploration_final_eps: float = 0.04
     """Probability of a random action after exploration_fraction."""
     exploration_fraction: float = 0.16
-    """Part of the budget over which that probability falls linearly."""
+    """Fraction of the budget over which that probability decays linearly."""
     max_grad_norm: float = 10.0
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
     double: bool = False
-    """Choose the next action with the online network, value it with the target one."""
+    """Choose the next action with the online network, evaluate it with the target network."""
 
 
 # ------------------------------------------------------------------------------------------------ random numbers
-# One root seed; every consumer has a stream of its own, so that changing one never shifts another.
+# One root seed; every consumer has its own stream, so that changing one does not affect another.
 
 
 def stream(seed: int, *key: int) -> np.random.SeedSequence:
@@ -71,7 +71,7 @@ EPISODES, ACTIONS, REPLAY = 0, 2, 7
 
 
 def linear(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:
-    """Torch's own uniform initialisation, drawn from an explicit generator."""
+    """Torch's default uniform initialization, drawn from an explicit generator."""
     layer = nn.Linear(fan_in, fan_out)
     bound = fan_in**-0.5
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
@@ -116,7 +116,7 @@ class Env:
 
 
 class Replay:
-    """A ring of transitions [C]; the newest replace the oldest."""
+    """A ring buffer of transitions [C]; new ones replace the oldest."""
 
     def __init__(self, capacity: int, obs_size: int) -> None:
         self.obs = torch.zeros(capacity, obs_size)
@@ -132,7 +132,7 @@ class Replay:
     def add(
         self, obs: np.ndarray, action: int, reward: float, next_obs: np.ndarray, terminated: bool
     ) -> None:
-        """`next_obs` is the true successor, never an observation of the next episode."""
+        """`next_obs` is the true next observation, never the first one of the next episode."""
         row = self.written % len(self.actions)
         self.obs[row] = torch.as_tensor(obs)
         self.actions[row] = action
@@ -150,7 +150,7 @@ class Replay:
 
 
 def exploration_rate(timesteps: int, args: Args) -> float:
-    """Return the probability of a random action: 1 before learning starts, then on a falling line."""
+    """Return the probability of a random action: 1 before learning starts, then linearly decreasing."""
     if timesteps < args.learning_starts:
         return 1.0
     fraction = min(timesteps / args.total_timesteps / args.exploration_fraction, 1.0)
@@ -162,7 +162,7 @@ def exploration_rate(timesteps: int, args: Args) -> float:
 def act(
     network: nn.Module, obs: np.ndarray, epsilon: float, num_actions: int, rng: np.random.Generator
 ) -> int:
-    # coin and random action are drawn every time, so that what the network says never shifts the stream
+    # always draw both numbers, so that the random stream does not depend on the network
     explores = rng.random() < epsilon
     random_action = int(rng.integers(num_actions))
     if explores:
@@ -179,17 +179,17 @@ def collect(
     args: Args,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Take `train_freq` steps from `obs`, remember them all, and return where the environment stands."""
+    """Take `train_freq` steps from `obs`, store them, and return the current observation."""
     num_actions = int(env.env.action_space.n)
     for _ in range(args.train_freq):
         action = act(network, obs, epsilon, num_actions, rng)
         next_obs, reward, terminated, truncated, _ = env.env.step(action)
-        # `truncated` is not remembered: the clock ended the episode, not the task, so the future still has value
+        # truncation is not stored, because it does not stop bootstrapping
         replay.add(obs, action, float(reward), next_obs, terminated)
         env.episode_return += float(reward)
         if terminated or truncated:
             env.finished.append(env.episode_return)
-            next_obs = env.reset()  # only now: the replay got the observation that really followed
+            next_obs = env.reset()  # reset only now: the buffer needs the true final observation
         obs = next_obs
     return obs
 
@@ -198,10 +198,10 @@ def collect(
 
 
 def loss_on(network: nn.Module, target: nn.Module, batch: dict[str, Tensor], args: Args) -> Tensor:
-    """The Huber loss between the values of the actions taken and what one step of looking ahead says [B]."""
+    """The Huber loss between the values of the actions taken and their one-step targets [B]."""
     with torch.no_grad():
         next_values = target(batch["next_obs"])
-        # the maximum of noisy values is too large; with another network as the chooser much less so
+        # the maximum of noisy values overestimates; choosing with the other network reduces this
         chooser = network(batch["next_obs"]) if args.double else next_values
         next_value = next_values.gather(1, chooser.argmax(1, keepdim=True)).squeeze(1)
         targets = batch["rewards"] + args.gamma * ~batch["terminated"] * next_value
@@ -243,7 +243,7 @@ def train(args: Args) -> tuple[nn.Module, float]:
         obs = collect(network, env, replay, obs, epsilon, args, action_rng)
         timesteps += args.train_freq
         if timesteps > args.learning_starts:
-            # one copy, however many multiples were crossed; it then stays as it is for the whole round
+            # one copy, even if several multiples were passed; it is then constant for the whole round
             if timesteps // args.target_update_every_timesteps > copies:
                 copies = timesteps // args.target_update_every_timesteps
                 target.load_state_dict(network.state_dict())

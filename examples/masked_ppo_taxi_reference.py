@@ -2,10 +2,10 @@
 
     python examples/masked_ppo_taxi_reference.py --total-timesteps 100000
 
-The environment says which actions are allowed: those that would bump into a wall, or let somebody in or out where
-nobody can be, are not. PPO (arXiv:1707.06347) stays what it is; what a mask changes is said where it happens
-(arXiv:2006.14171 on why it is right). The `rl_training` package does the same arithmetic faster; a test holds the two
-together, down to the last digit of the parameters.
+The environment provides masks: moving into a wall, and picking up or dropping off where that is impossible, are not
+allowed. The algorithm is PPO (arXiv:1707.06347); comments mark what masks change (arXiv:2006.14171 explains why this is
+correct). The `rl_training` package computes the same update faster; a test checks that
+both give the same parameters, to the last digit.
 """
 
 from collections import deque
@@ -22,15 +22,15 @@ from torch import Tensor, nn
 @dataclass
 class Args:
     env_id: str = "Taxi-v4"
-    """Gymnasium id of an environment with numbered observations, discrete actions and their mask in `info`."""
+    """Gymnasium id of an environment with Discrete observations, Discrete actions and a mask in `info`."""
     max_episode_steps: int | None = None
-    """Time limit of an episode; none keeps the environment's own."""
+    """Time limit of an episode; None keeps the environment's own limit."""
     seed: int = 1
-    """Root of all random numbers."""
+    """Root seed of all random streams."""
     total_timesteps: int = 100_000
     """Environment steps, summed over environments."""
     num_envs: int = 8
-    """Environments stepped side by side."""
+    """Number of parallel environments."""
     num_steps: int = 128
     """Steps per environment in one rollout."""
     batch_size: int = 256
@@ -38,23 +38,23 @@ class Args:
     update_epochs: int = 10
     """Passes over each rollout."""
     learning_rate: float = 2.5e-3
-    """Adam's step size, falling linearly to 0."""
+    """Learning rate (Adam); it decays linearly to 0."""
     gamma: float = 0.99
     """Discount."""
     gae_lambda: float = 0.95
-    """Trace of the advantage estimate."""
+    """Lambda of generalized advantage estimation."""
     clip_coef: float = 0.2
-    """Clipping of the probability ratio, falling linearly to 0."""
+    """Clipping range of the probability ratio; it decays linearly to 0."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
     vf_coef: float = 0.5
     """Weight of the value loss (mean squared error, no factor of one half)."""
     max_grad_norm: float = 0.5
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
 
 
 # ------------------------------------------------------------------------------------------------ random numbers
-# One root seed; every consumer has a stream of its own, so that changing one never shifts another.
+# One root seed; every consumer has its own stream, so that changing one does not affect another.
 
 
 def stream(seed: int, *key: int) -> np.random.SeedSequence:
@@ -65,11 +65,11 @@ EPISODES, ACTIONS, MINIBATCHES = 0, 2, 3
 
 
 # ------------------------------------------------------------------------------------------------ networks
-# An observation is the number of a place among `num_places` with nothing in between, so networks see it one-hot.
+# An observation is a category among `num_places`, so it is one-hot encoded.
 
 
 def linear(fan_in: int, fan_out: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    """Orthogonal weights, zero bias. The policy's last layer has a tiny gain: the first policy is nearly uniform."""
+    """Orthogonal weights, zero bias. A small gain in the last layer makes the initial policy nearly uniform."""
     layer = nn.Linear(fan_in, fan_out)
     nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
     nn.init.zeros_(layer.bias)
@@ -102,15 +102,14 @@ class Agent(nn.Module):
         return F.one_hot(obs, self.num_places).to(torch.get_default_dtype())
 
     def value(self, obs: Tensor) -> Tensor:
-        """Value a place, whatever is allowed there: masks are the policy's concern."""
+        """Return the values; masks only affect the policy."""
         return self.critic(self.one_hot(obs)).squeeze(-1)
 
     def logprobs(self, obs: Tensor, masks: Tensor) -> Tensor:
         """Return log-probabilities [B, A] for masks [B, A], true where an action is allowed.
 
-        The logits of the others are replaced before anything else is done: their probability is exactly 0, the rest
-        share 1 among them, and no gradient reaches what was replaced. Minus infinity would do the same, but 0 times
-        minus infinity, in the entropy, is no number.
+        The logits of forbidden actions are replaced first: their probability is exactly 0, the others sum to 1, and no
+        gradient reaches the replaced logits. Minus infinity would make the entropy NaN (0 times minus infinity).
         """
         return F.log_softmax(self.actor(self.one_hot(obs)).masked_fill(~masks, -1e9), dim=-1)
 
@@ -118,12 +117,12 @@ class Agent(nn.Module):
         """Sample one action per row by inverting the cumulative distribution at a uniform number."""
         logprobs = self.logprobs(obs, masks)
         cumulative = logprobs.exp().cumsum(-1)
-        cumulative = cumulative / cumulative[:, -1:]  # a sum rounded below 1 could end in a forbidden action
+        cumulative = cumulative / cumulative[:, -1:]  # a sum rounded below 1 could select a forbidden action
         actions = (cumulative <= torch.as_tensor(uniform)[:, None]).sum(-1)
         return actions, logprobs.gather(-1, actions[:, None]).squeeze(-1)
 
     def evaluate(self, obs: Tensor, masks: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The masks are those the actions were chosen under: without them, it would be another policy's ratio."""
+        """Uses the masks with which the actions were chosen; otherwise the ratio would belong to another policy."""
         logprobs = self.logprobs(obs, masks)
         entropy = -(logprobs.exp() * logprobs).sum(-1)
         return logprobs.gather(-1, actions[:, None]).squeeze(-1), entropy, self.value(obs)
@@ -149,11 +148,11 @@ class SeededEpisodes(gym.Wrapper):
 
 
 class Envs:
-    """All environments, where they stand (`obs` [N]) and what is allowed there (`masks` [N, A]).
+    """All environments, with their current observations (`obs` [N]) and masks (`masks` [N, A]).
 
-    An environment whose episode ends begins the next one in the same step, so that what a step returns belongs to the
-    new episode, `info["action_mask"]` too; only `info["final_obs"]` is of the old one. What was allowed there is not
-    asked: nobody acts in it.
+    Environments are reset in the same step in which an episode ends, so the results of the step, including
+    `info["action_mask"]`, belong to the new episode; only `info["final_obs"]` belongs to the old one. It needs no mask,
+    because no action follows it.
     """
 
     def __init__(self, args: Args) -> None:
@@ -171,7 +170,7 @@ class Envs:
         self.masks = torch.as_tensor(info["action_mask"] != 0)
 
     def step(self, actions: Tensor) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
-        """Return rewards [N], which episodes ended [N], and the last observation of those that the clock stopped."""
+        """Return rewards [N], which episodes ended [N], and the final observations of truncated episodes."""
         obs, rewards, terminated, truncated, info = self.envs.step(actions.numpy())
         self.see(obs, info)
         self.returns += rewards
@@ -187,9 +186,9 @@ class Envs:
 
 @dataclass
 class Rollout:
-    """Everything [T, N]; `final_values` is what an episode's last observation is worth: 0 unless it was cut off.
+    """Everything [T, N]; `final_values` is the value of the final observation of a truncated episode, else 0.
 
-    `masks` [T, N, A] are kept as the observations are: the update must see what the actor saw.
+    `masks` [T, N, A] are stored with the observations: the update must use the same masks as the actor.
     """
 
     obs: Tensor
@@ -205,7 +204,7 @@ class Rollout:
 
 @torch.no_grad()
 def collect(agent: Agent, envs: Envs, args: Args, rng: np.random.Generator) -> Rollout:
-    """Step all environments `num_steps` times, from where they stand."""
+    """Step all environments `num_steps` times."""
     shape = (args.num_steps, args.num_envs)
     rollout = Rollout(
         obs=torch.zeros(shape, dtype=torch.long),
@@ -224,14 +223,14 @@ def collect(agent: Agent, envs: Envs, args: Args, rng: np.random.Generator) -> R
         rollout.values[t] = agent.value(envs.obs)
         rewards, dones, stopped = envs.step(rollout.actions[t])
         rollout.rewards[t], rollout.dones[t] = torch.as_tensor(rewards), torch.as_tensor(dones)
-        for i, final_obs in stopped.items():  # the clock stopped it: the future still has value
+        for i, final_obs in stopped.items():  # truncated: bootstrap from the final observation
             rollout.final_values[t, i] = agent.value(torch.tensor([final_obs]))[0]
     rollout.last_value = agent.value(envs.obs)
     return rollout
 
 
 def advantages_and_returns(rollout: Rollout, gamma: float, gae_lambda: float) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimation, arXiv:1506.02438; nothing crosses an episode's end."""
+    """Generalized advantage estimation, arXiv:1506.02438; it stops at the end of an episode."""
     advantages = torch.zeros_like(rollout.rewards)
     trace = torch.zeros_like(rollout.last_value)
     next_value = rollout.last_value
@@ -269,7 +268,7 @@ def update(
     args: Args,
     rng: np.random.Generator,
 ) -> None:
-    """Several epochs of minibatches over one rollout; `fraction` of the budget is used up."""
+    """Several epochs of minibatches over one rollout; `fraction` is the completed part of the budget."""
     optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - fraction)
     clip_coef = args.clip_coef * (1 - fraction)
     advantages, returns = advantages_and_returns(rollout, args.gamma, args.gae_lambda)
@@ -283,7 +282,7 @@ def update(
     }
     count = len(rows["actions"])
     for _ in range(args.update_epochs):
-        # a single minibatch needs no shuffling: its order changes nothing
+        # a single minibatch needs no shuffling
         order = torch.arange(count) if args.batch_size >= count else torch.as_tensor(rng.permutation(count))
         for start in range(0, count, args.batch_size):
             index = order[start : start + args.batch_size]

@@ -3,8 +3,8 @@
     pip install ale-py opencv-python-headless
     python examples/ppo_breakout_atari_reference.py --total-timesteps 10000000
 
-Reads like the paper (arXiv:1707.06347) plus the details that make it work on pixels. The `rl_training` package does the
-same arithmetic faster; tests hold the two together, pixel for pixel, and down to the last digit of the parameters.
+Reads like the paper (arXiv:1707.06347) plus the details that make it work on pixels. The `rl_training` package computes
+the same update faster; tests check that both give the same pixels, and the same parameters to the last digit.
 """
 
 from collections import deque
@@ -22,13 +22,13 @@ from torch import Tensor, nn
 @dataclass
 class Args:
     env_id: str = "BreakoutNoFrameskip-v4"
-    """Gymnasium id of an Atari game that steps single frames."""
+    """Gymnasium id of an Atari game without frame skip."""
     seed: int = 1
-    """Root of all random numbers."""
+    """Root seed of all random streams."""
     total_timesteps: int = 10_000_000
     """Steps of four frames each, summed over games."""
     num_envs: int = 8
-    """Games played side by side."""
+    """Number of parallel games."""
     num_steps: int = 128
     """Steps per game in one rollout."""
     batch_size: int = 256
@@ -36,23 +36,23 @@ class Args:
     update_epochs: int = 4
     """Passes over each rollout."""
     learning_rate: float = 2.5e-4
-    """Adam's step size, falling linearly to 0."""
+    """Learning rate (Adam); it decays linearly to 0."""
     gamma: float = 0.99
     """Discount."""
     gae_lambda: float = 0.95
-    """Trace of the advantage estimate."""
+    """Lambda of generalized advantage estimation."""
     clip_coef: float = 0.1
-    """Clipping of the probability ratio, falling linearly to 0."""
+    """Clipping range of the probability ratio; it decays linearly to 0."""
     ent_coef: float = 0.01
     """Weight of the entropy bonus."""
     vf_coef: float = 0.5
     """Weight of the value loss (mean squared error, no factor of one half)."""
     max_grad_norm: float = 0.5
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
 
 
 # ------------------------------------------------------------------------------------------------ random numbers
-# One root seed; every consumer has a stream of its own, so that changing one never shifts another.
+# One root seed; every consumer has its own stream, so that changing one does not affect another.
 
 
 def stream(seed: int, *key: int) -> np.random.SeedSequence:
@@ -66,13 +66,13 @@ EPISODES, ACTIONS, MINIBATCHES = 0, 2, 3
 
 
 class AtariGame(gym.Wrapper):
-    """An action lasts 4 frames; what is seen are the last 4 screens, [4, 84, 84] in shades of gray, oldest first.
+    """Actions last 4 frames; observations are the last 4 screens, [4, 84, 84] in grayscale, oldest first.
 
-    Rewards are the game's own score. `info["life_lost"]` tells of a lost life; the game itself goes on.
+    Rewards are the raw score. `info["life_lost"]` marks a lost life; the game itself continues.
     """
 
     def __init__(self, env_id: str, noop_max: int = 30) -> None:
-        # here, so that the rest of this file can be used without them
+        # imported here, so that the rest of this file works without them
         import ale_py
         import cv2
 
@@ -86,8 +86,8 @@ class AtariGame(gym.Wrapper):
         self.observation_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
-        """Begin a game: some frames of doing nothing, by chance, then FIRE, which many games wait for."""
-        if seed is not None:  # it decides about the beginning; what follows has no chance in it
+        """Start a game: a random number of no-ops, then FIRE, which many games wait for."""
+        if seed is not None:  # the seed only affects the start; the rest is deterministic
             self.rng = np.random.default_rng(seed)
         self.screen, info = self.env.reset()
         waits = int(self.rng.integers(1, self.noop_max + 1)) if self.noop_max > 0 else 0
@@ -96,11 +96,11 @@ class AtariGame(gym.Wrapper):
             if terminated or truncated:
                 self.screen, info = self.env.reset()
         self.lives, self.must_fire = info["lives"], False
-        self.stack = np.stack([self.small(self.screen)] * 4)  # the first frame is all there is to see
+        self.stack = np.stack([self.small(self.screen)] * 4)  # repeat the first frame
         return self.stack, {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-        # after a lost life the ball lies still, and a policy that has not learned to fire would wait for ever
+        # after a lost life the game waits for FIRE, which an untrained policy may never press
         if self.must_fire:
             action = self.fire
         score = 0.0
@@ -112,7 +112,7 @@ class AtariGame(gym.Wrapper):
                 break
         life_lost = info["lives"] < self.lives and not terminated
         self.lives, self.must_fire = info["lives"], life_lost and self.fire is not None
-        # the brighter of the last two real frames: some games draw their sprites in turn
+        # maximum over the last two frames: some games draw their sprites alternately
         newest = self.small(np.maximum(before, self.screen))
         self.stack = np.concatenate([self.stack[1:], newest[None]])
         return self.stack, score, terminated, truncated, {"life_lost": life_lost}
@@ -143,14 +143,14 @@ class Envs:
 
 
 def orthogonal(layer: nn.Conv2d | nn.Linear, gain: float, generator: torch.Generator) -> nn.Module:
-    """Orthogonal weights, zero bias. The policy's last layer has a tiny gain: the first policy is nearly uniform."""
+    """Orthogonal weights, zero bias. A small gain in the last layer makes the initial policy nearly uniform."""
     nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
 
 
 class Agent(nn.Module):
-    """Three convolutions (doi:10.1038/nature14236) and a layer of 512, read by the policy and by the value."""
+    """Three convolutions (doi:10.1038/nature14236) and a layer of 512, shared by policy and value."""
 
     def __init__(self, obs_shape: tuple[int, ...], num_actions: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class Agent(nn.Module):
         self.critic = orthogonal(nn.Linear(512, 1), 1.0, generator)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [B, A] of all actions and values [B]; bytes [B, 4, 84, 84] become floats only here."""
+        """Log-probabilities [B, A] of all actions and values [B]; bytes [B, 4, 84, 84] are converted to floats here."""
         features = self.encoder(obs / 255)
         return F.log_softmax(self.actor(features), dim=-1), self.critic(features).squeeze(-1)
 
@@ -188,9 +188,9 @@ def sample(logprobs: Tensor, uniform: np.ndarray) -> Tensor:
 
 @dataclass
 class Rollout:
-    """Everything [T, N]; `stops` are ends of games and lost lives, across which nothing is passed back.
+    """Everything [T, N]; `stops` marks ends of games and lost lives, which cut the advantage estimate.
 
-    `final_values` is what comes after a stop: 0, unless the clock stopped the game.
+    `final_values` is the value of the final observation of a truncated game, else 0.
     """
 
     obs: Tensor
@@ -205,7 +205,7 @@ class Rollout:
 
 @torch.no_grad()
 def collect(agent: Agent, envs: Envs, obs: np.ndarray, args: Args, rng: np.random.Generator) -> Rollout:
-    """Step all games `num_steps` times; `obs` [N, ...] is where they stand, and is advanced in place."""
+    """Step all games `num_steps` times; `obs` [N, ...] is updated in place."""
     shape = (args.num_steps, args.num_envs)
     rollout = Rollout(
         obs=torch.zeros(*shape, *obs.shape[1:], dtype=torch.uint8),
@@ -224,14 +224,14 @@ def collect(agent: Agent, envs: Envs, obs: np.ndarray, args: Args, rng: np.rando
         rollout.logprobs[t] = logprobs.gather(-1, rollout.actions[t][:, None]).squeeze(-1)
         for i, env in enumerate(envs.envs):
             next_obs, reward, terminated, truncated, info = env.step(int(rollout.actions[t, i]))
-            envs.scores[i] += float(reward)  # the score is told as it is; what is learned from is its sign
+            envs.scores[i] += float(reward)  # report the raw score, learn from its sign
             rollout.rewards[t, i] = float(np.sign(reward))
             life_lost = info.get("life_lost", False)
             rollout.stops[t, i] = terminated or truncated or life_lost
-            # only where the clock stopped the game does the future still have value
+            # bootstrap only if the game was truncated
             if truncated and not terminated and not life_lost:
                 rollout.final_values[t, i] = agent(torch.as_tensor(next_obs[None]))[1][0]
-            if terminated or truncated:  # a lost life is no end of the game
+            if terminated or truncated:  # a lost life does not end the game
                 envs.finished.append(envs.scores[i])
                 next_obs = envs.reset(i)
             obs[i] = next_obs
@@ -240,7 +240,7 @@ def collect(agent: Agent, envs: Envs, obs: np.ndarray, args: Args, rng: np.rando
 
 
 def advantages_and_returns(rollout: Rollout, gamma: float, gae_lambda: float) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimation, arXiv:1506.02438; nothing crosses the end of a game or of a life."""
+    """Generalized advantage estimation, arXiv:1506.02438; it stops at the end of a game or a life."""
     advantages = torch.zeros_like(rollout.rewards)
     trace = torch.zeros_like(rollout.last_value)
     next_value = rollout.last_value
@@ -280,7 +280,7 @@ def update(
     args: Args,
     rng: np.random.Generator,
 ) -> None:
-    """Several epochs of minibatches over one rollout; `fraction` of the budget is used up."""
+    """Several epochs of minibatches over one rollout; `fraction` is the completed part of the budget."""
     optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - fraction)
     clip_coef = args.clip_coef * (1 - fraction)
     advantages, returns = advantages_and_returns(rollout, args.gamma, args.gae_lambda)
@@ -293,7 +293,7 @@ def update(
     }
     count = len(rows["actions"])
     for _ in range(args.update_epochs):
-        # a single minibatch needs no shuffling: its order changes nothing
+        # a single minibatch needs no shuffling
         order = torch.arange(count) if args.batch_size >= count else torch.as_tensor(rng.permutation(count))
         for start in range(0, count, args.batch_size):
             index = order[start : start + args.batch_size]
@@ -332,5 +332,5 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # the same result on any machine; with idle cores more of them may be faster
+    torch.set_num_threads(1)  # the same result on any machine; more threads may be faster if cores are idle
     main(tyro.cli(Args, description=__doc__))

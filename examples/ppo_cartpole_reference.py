@@ -2,8 +2,8 @@
 
     python examples/ppo_cartpole_reference.py --total-timesteps 100000
 
-Reads like the paper (arXiv:1707.06347) plus the details that make it work. The `rl_training` package does the same
-arithmetic faster; a test holds the two together, down to the last digit of the parameters.
+Reads like the paper (arXiv:1707.06347) plus the details that make it work. The `rl_training` package computes the
+same update faster; a test checks that both give the same parameters, to the last digit.
 """
 
 from collections import deque
@@ -22,13 +22,13 @@ class Args:
     env_id: str = "CartPole-v1"
     """Gymnasium id of an environment with a vector observation and discrete actions."""
     max_episode_steps: int | None = None
-    """Time limit of an episode; none keeps the environment's own."""
+    """Time limit of an episode; None keeps the environment's own limit."""
     seed: int = 1
-    """Root of all random numbers."""
+    """Root seed of all random streams."""
     total_timesteps: int = 100_000
     """Environment steps, summed over environments."""
     num_envs: int = 8
-    """Environments stepped side by side."""
+    """Number of parallel environments."""
     num_steps: int = 32
     """Steps per environment in one rollout."""
     batch_size: int = 256
@@ -36,23 +36,23 @@ class Args:
     update_epochs: int = 20
     """Passes over each rollout."""
     learning_rate: float = 1e-3
-    """Adam's step size, falling linearly to 0."""
+    """Learning rate (Adam); it decays linearly to 0."""
     gamma: float = 0.98
     """Discount."""
     gae_lambda: float = 0.8
-    """Trace of the advantage estimate."""
+    """Lambda of generalized advantage estimation."""
     clip_coef: float = 0.2
-    """Clipping of the probability ratio, falling linearly to 0."""
+    """Clipping range of the probability ratio; it decays linearly to 0."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
     vf_coef: float = 0.5
     """Weight of the value loss (mean squared error, no factor of one half)."""
     max_grad_norm: float = 0.5
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
 
 
 # ------------------------------------------------------------------------------------------------ random numbers
-# One root seed; every consumer has a stream of its own, so that changing one never shifts another.
+# One root seed; every consumer has its own stream, so that changing one does not affect another.
 
 
 def stream(seed: int, *key: int) -> np.random.SeedSequence:
@@ -66,7 +66,7 @@ EPISODES, ACTIONS, MINIBATCHES = 0, 2, 3
 
 
 def linear(fan_in: int, fan_out: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    """Orthogonal weights, zero bias. The policy's last layer has a tiny gain: the first policy is nearly uniform."""
+    """Orthogonal weights, zero bias. A small gain in the last layer makes the initial policy nearly uniform."""
     layer = nn.Linear(fan_in, fan_out)
     nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
     nn.init.zeros_(layer.bias)
@@ -137,7 +137,7 @@ class Envs:
 
 @dataclass
 class Rollout:
-    """Everything [T, N]; `final_values` is what an episode's last observation is worth: 0 unless it was cut off."""
+    """Everything [T, N]; `final_values` is the value of the final observation of a truncated episode, else 0."""
 
     obs: Tensor
     actions: Tensor
@@ -151,7 +151,7 @@ class Rollout:
 
 @torch.no_grad()
 def collect(agent: Agent, envs: Envs, obs: np.ndarray, args: Args, rng: np.random.Generator) -> Rollout:
-    """Step all environments `num_steps` times; `obs` [N, ...] is where they stand, and is advanced in place."""
+    """Step all environments `num_steps` times; `obs` [N, ...] is updated in place."""
     shape = (args.num_steps, args.num_envs)
     rollout = Rollout(
         obs=torch.zeros(*shape, obs.shape[1]),
@@ -173,7 +173,7 @@ def collect(agent: Agent, envs: Envs, obs: np.ndarray, args: Args, rng: np.rando
             envs.returns[i] += float(reward)
             if terminated or truncated:
                 rollout.dones[t, i] = True
-                if truncated and not terminated:  # the clock stopped it: the future still has value
+                if truncated and not terminated:  # truncated: bootstrap from the final observation
                     rollout.final_values[t, i] = agent.value(torch.as_tensor(next_obs[None]).to(rollout.obs))[
                         0
                     ]
@@ -185,7 +185,7 @@ def collect(agent: Agent, envs: Envs, obs: np.ndarray, args: Args, rng: np.rando
 
 
 def advantages_and_returns(rollout: Rollout, gamma: float, gae_lambda: float) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimation, arXiv:1506.02438; nothing crosses an episode's end."""
+    """Generalized advantage estimation, arXiv:1506.02438; it stops at the end of an episode."""
     advantages = torch.zeros_like(rollout.rewards)
     trace = torch.zeros_like(rollout.last_value)
     next_value = rollout.last_value
@@ -223,7 +223,7 @@ def update(
     args: Args,
     rng: np.random.Generator,
 ) -> None:
-    """Several epochs of minibatches over one rollout; `fraction` of the budget is used up."""
+    """Several epochs of minibatches over one rollout; `fraction` is the completed part of the budget."""
     optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - fraction)
     clip_coef = args.clip_coef * (1 - fraction)
     advantages, returns = advantages_and_returns(rollout, args.gamma, args.gae_lambda)
@@ -236,7 +236,7 @@ def update(
     }
     count = len(rows["actions"])
     for _ in range(args.update_epochs):
-        # a single minibatch needs no shuffling: its order changes nothing
+        # a single minibatch needs no shuffling
         order = torch.arange(count) if args.batch_size >= count else torch.as_tensor(rng.permutation(count))
         for start in range(0, count, args.batch_size):
             index = order[start : start + args.batch_size]

@@ -2,9 +2,9 @@
 
     python examples/recurrent_ppo_cartpole_reference.py --total-timesteps 100000
 
-One observation does not say where the pole is going; two in a row do, so the agent must remember. PPO
-(arXiv:1707.06347) stays what it is; what a memory changes is said where it happens. The `rl_training` package does the
-same arithmetic faster; a test holds the two together, down to the last digit of the parameters.
+One observation does not show the velocity of the pole, but two in a row do, so the agent needs memory. The algorithm
+is PPO (arXiv:1707.06347); comments mark what memory changes. The `rl_training` package computes the
+same update faster; a test checks that both give the same parameters, to the last digit.
 """
 
 from collections import deque
@@ -23,39 +23,39 @@ class Args:
     max_episode_steps: int = 500
     """Time limit of an episode."""
     seed: int = 1
-    """Root of all random numbers."""
+    """Root seed of all random streams."""
     total_timesteps: int = 100_000
     """Environment steps, summed over environments."""
     num_envs: int = 8
-    """Environments stepped side by side."""
+    """Number of parallel environments."""
     num_steps: int = 128
     """Steps per environment in one rollout."""
     sequence_length: int = 32
-    """Steps that errors travel back in time; must divide num_steps and batch_size."""
+    """Length of backpropagation through time; must divide num_steps and batch_size."""
     batch_size: int = 256
-    """Rows in one minibatch: batch_size / sequence_length whole sequences."""
+    """Rows in one minibatch: batch_size / sequence_length sequences."""
     update_epochs: int = 10
     """Passes over each rollout."""
     core_size: int = 64
-    """Numbers in the LSTM's output, and as many in its cell."""
+    """Size of the LSTM's output, and of its cell."""
     learning_rate: float = 2e-3
-    """Adam's step size, falling linearly to 0."""
+    """Learning rate (Adam); it decays linearly to 0."""
     gamma: float = 0.98
     """Discount."""
     gae_lambda: float = 0.9
-    """Trace of the advantage estimate."""
+    """Lambda of generalized advantage estimation."""
     clip_coef: float = 0.2
-    """Clipping of the probability ratio, falling linearly to 0."""
+    """Clipping range of the probability ratio; it decays linearly to 0."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
     vf_coef: float = 0.01
-    """Weight of the value loss. Small: its errors are large at first, and the policy reads the same memory."""
+    """Weight of the value loss. Small, because the core is shared and the value loss could dominate."""
     max_grad_norm: float = 0.5
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
 
 
 # ------------------------------------------------------------------------------------------------ random numbers
-# One root seed; every consumer has a stream of its own, so that changing one never shifts another.
+# One root seed; every consumer has its own stream, so that changing one does not affect another.
 
 
 def stream(seed: int, *key: int) -> np.random.SeedSequence:
@@ -66,15 +66,15 @@ EPISODES, ACTIONS, MINIBATCHES = 0, 2, 3
 
 
 # ------------------------------------------------------------------------------------------------ networks
-# A state [B, 2, H] is what the agent remembers in each row: the LSTM's output and its cell. Zeros are the beginning.
+# A state [B, 2, H] holds the output and the cell of the LSTM for each row. The initial state is zero.
 
 
 class LSTM(nn.Module):
-    """One step of a long short-term memory. The cell is only scaled and added to, so errors survive many steps."""
+    """One step of a long short-term memory. The cell is only scaled and added to, so gradients survive many steps."""
 
     def __init__(self, input_size: int, size: int, generator: torch.Generator) -> None:
         super().__init__()
-        # rows are the four gates, one below the other; of the two biases, always added, one would do: torch has both
+        # rows are the four gates, one below the other; torch has two biases, although one would be enough
         self.weight_ih = nn.Parameter(torch.empty(4 * size, input_size))
         self.weight_hh = nn.Parameter(torch.empty(4 * size, size))
         self.bias_ih = nn.Parameter(torch.zeros(4 * size))
@@ -92,7 +92,7 @@ class LSTM(nn.Module):
 
 
 def linear(fan_in: int, fan_out: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    """Orthogonal weights, zero bias. The policy's last layer has a tiny gain: the first policy is nearly uniform."""
+    """Orthogonal weights, zero bias. A small gain in the last layer makes the initial policy nearly uniform."""
     layer = nn.Linear(fan_in, fan_out)
     nn.init.orthogonal_(layer.weight, gain=gain, generator=generator)
     nn.init.zeros_(layer.bias)
@@ -100,7 +100,7 @@ def linear(fan_in: int, fan_out: int, gain: float, generator: torch.Generator) -
 
 
 class Agent(nn.Module):
-    """One memory, and two networks that read its output: one for the policy and one for the value."""
+    """One LSTM and two networks that read its output: one for the policy and one for the value."""
 
     def __init__(self, obs_size: int, num_actions: int, core_size: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Agent(nn.Module):
         self.critic = nn.Sequential(*hidden, linear(64, 1, 1.0, generator))
 
     def value(self, obs: Tensor, state: Tensor) -> Tensor:
-        """Value what is seen after what is remembered. The state stays the caller's: to be asked is not to live on."""
+        """Return the values of observations, given states. The states are not changed."""
         return self.critic(self.core(obs, state)[:, 0]).squeeze(-1)
 
     def act(self, obs: Tensor, state: Tensor, uniform: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -128,17 +128,17 @@ class Agent(nn.Module):
         return actions, logprobs.gather(-1, actions[:, None]).squeeze(-1), values, state
 
     def evaluate(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Live through sequences [B, L] again, from the states [B, 2, H] before their first steps.
+        """Evaluate sequences [B, L], starting from the states [B, 2, H] before their first steps.
 
-        Where an episode starts the state is set to zero, as it was while acting: so no error crosses the border, and
-        a sequence may hold several episodes. None needs padding.
+        The state is set to zero where an episode starts, as while acting, so no gradient crosses that border and a
+        sequence may contain several episodes. No padding is needed.
         """
         state, outputs = batch["states"], []
         for t in range(batch["obs"].shape[1]):
             state = state * (~batch["starts"][:, t])[:, None, None]
             state = self.core(batch["obs"][:, t], state)
             outputs.append(state[:, 0])
-        remembered = torch.stack(outputs, dim=1)  # the rest knows no time: all steps at once
+        remembered = torch.stack(outputs, dim=1)  # the remaining layers process all steps at once
         logprobs = F.log_softmax(self.actor(remembered), dim=-1)
         entropy = -(logprobs.exp() * logprobs).sum(-1)
         values = self.critic(remembered).squeeze(-1)
@@ -149,7 +149,7 @@ class Agent(nn.Module):
 
 
 def make_env(args: Args) -> gym.Env:
-    """CartPole with zeros in the place of both velocities."""
+    """CartPole with both velocities replaced by zeros."""
     env = gym.make("CartPole-v1", max_episode_steps=args.max_episode_steps)
     shown = np.array([1, 0, 1, 0], np.float32)
     return gym.wrappers.TransformObservation(env, lambda obs: obs * shown, env.observation_space)
@@ -178,9 +178,9 @@ class Envs:
 
 @dataclass
 class Rollout:
-    """Everything [T, N]; `final_values` is what an episode's last observation is worth: 0 unless it was cut off.
+    """Everything [T, N]; `final_values` is the value of the final observation of a truncated episode, else 0.
 
-    `states` [T / L, N, 2, H] are those before the first step of each sequence; an update needs no others.
+    `states` [T / L, N, 2, H] are the states before the first step of each sequence.
     """
 
     obs: Tensor
@@ -200,8 +200,8 @@ def collect(
 ) -> Rollout:
     """Step all environments `num_steps` times.
 
-    `obs` [N, D] is where they stand and `state` [N, 2, H] what is remembered of the way there; both are advanced in
-    place, so that the next rollout goes on in the middle of an episode.
+    `obs` [N, D] and `state` [N, 2, H] are updated in place, so that the next rollout continues in the middle of an
+    episode.
     """
     shape = (args.num_steps, args.num_envs)
     rollout = Rollout(
@@ -229,10 +229,10 @@ def collect(
             if terminated or truncated:
                 rollout.dones[t, i] = True
                 if truncated and not terminated:
-                    # the clock stopped it: the future still has value, to one who remembers the episode up to here
+                    # truncated: bootstrap with the state after this episode's steps
                     final_obs = torch.as_tensor(next_obs[None]).to(rollout.obs)
                     rollout.final_values[t, i] = agent.value(final_obs, state[i : i + 1])[0]
-                state[i] = 0.0  # the next episode knows nothing of this one
+                state[i] = 0.0  # the next episode starts with an empty memory
                 envs.finished.append(envs.returns[i])
                 next_obs = envs.reset(i)
             obs[i] = next_obs
@@ -241,7 +241,7 @@ def collect(
 
 
 def advantages_and_returns(rollout: Rollout, gamma: float, gae_lambda: float) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimation, arXiv:1506.02438; nothing crosses an episode's end."""
+    """Generalized advantage estimation, arXiv:1506.02438; it stops at the end of an episode."""
     advantages = torch.zeros_like(rollout.rewards)
     trace = torch.zeros_like(rollout.last_value)
     next_value = rollout.last_value
@@ -285,11 +285,11 @@ def update(
     args: Args,
     rng: np.random.Generator,
 ) -> None:
-    """Several epochs of minibatches over one rollout; `fraction` of the budget is used up."""
+    """Several epochs of minibatches over one rollout; `fraction` is the completed part of the budget."""
     optimizer.param_groups[0]["lr"] = args.learning_rate * (1 - fraction)
     clip_coef = args.clip_coef * (1 - fraction)
     advantages, returns = advantages_and_returns(rollout, args.gamma, args.gae_lambda)
-    # an episode starts after another's end; if at the first step of the rollout, the kept state is already zero
+    # an episode starts after the end of another; at the first step of the rollout the stored state is already zero
     starts = torch.cat([torch.zeros_like(rollout.dones[:1]), rollout.dones[:-1]])
     columns = {
         "obs": rollout.obs,
@@ -300,12 +300,12 @@ def update(
         "returns": returns,
     }
     sequences = {name: cut(column, args.sequence_length) for name, column in columns.items()}
-    # kept from acting and not renewed: soon they are what a slightly older network remembered, and errors stop there;
-    # to live through whole episodes again for every minibatch would cost far more
+    # stored while acting and not recomputed, so they soon belong to a slightly older network, and gradients stop there;
+    # recomputing whole episodes for every minibatch would be far more expensive
     sequences["states"] = rollout.states.flatten(0, 1)
     count, size = len(sequences["states"]), args.batch_size // args.sequence_length
     for _ in range(args.update_epochs):
-        order = torch.as_tensor(rng.permutation(count))  # whole sequences: within one, time keeps its order
+        order = torch.as_tensor(rng.permutation(count))  # whole sequences: each keeps its order
         for start in range(0, count, size):
             index = order[start : start + size]
             loss = loss_on(agent, {name: rows[index] for name, rows in sequences.items()}, clip_coef, args)

@@ -2,8 +2,8 @@
 
     python examples/sac_pendulum_reference.py --total-timesteps 20000
 
-Reads like the paper (arXiv:1812.05905) plus the details that make it work. The `rl_training` package does the same
-arithmetic faster; a test holds the two together, down to the last digits of the parameters.
+Reads like the paper (arXiv:1812.05905) plus the details that make it work. The `rl_training` package computes the
+same update faster; a test checks that both give the same parameters, to the last digits.
 """
 
 import copy
@@ -26,29 +26,29 @@ class Args:
     env_id: str = "Pendulum-v1"
     """Gymnasium id of an environment with a vector observation and bounded continuous actions."""
     max_episode_steps: int | None = None
-    """Time limit of an episode; none keeps the environment's own."""
+    """Time limit of an episode; None keeps the environment's own limit."""
     seed: int = 1
-    """Root of all random numbers."""
+    """Root seed of all random streams."""
     total_timesteps: int = 20_000
     """Environment steps."""
     learning_starts: int = 100
     """Steps with uniformly random actions before the first update; after them every step is followed by one update."""
     buffer_size: int = 1_000_000
-    """Transitions that are remembered; the newest replace the oldest."""
+    """Capacity of the replay buffer in transitions."""
     batch_size: int = 256
     """Transitions in one update."""
     hidden_sizes: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers, in actor and critics alike."""
+    """Sizes of the hidden layers of actor and critics."""
     learning_rate: float = 1e-3
-    """Adam's step size, for actor, critics and temperature alike."""
+    """Learning rate of actor, critics and temperature (Adam)."""
     gamma: float = 0.99
     """Discount."""
     tau: float = 0.005
-    """Part by which the target critics move to the online ones with every update."""
+    """Rate of the soft update of the target critics, in every update."""
 
 
 # ------------------------------------------------------------------------------------------------ random numbers
-# One root seed; every consumer has a stream of its own, so that changing one never shifts another.
+# One root seed; every consumer has its own stream, so that changing one does not affect another.
 
 
 def stream(seed: int, *key: int) -> np.random.SeedSequence:
@@ -59,7 +59,7 @@ EPISODES, ACTIONS, REPLAY, UPDATE_NOISE = 0, 2, 7, 8
 
 
 def real() -> np.dtype:
-    """The NumPy twin of torch's default type: float32, unless a test asks for more."""
+    """The NumPy equivalent of torch's default dtype: float32, unless a test uses float64."""
     return torch.zeros(0).numpy().dtype
 
 
@@ -67,7 +67,7 @@ def real() -> np.dtype:
 
 
 def linear(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:
-    """Torch's usual uniform weights, but from a generator of our own instead of the global one."""
+    """Torch's default uniform initialization, drawn from an explicit generator."""
     layer = nn.Linear(fan_in, fan_out)
     bound = fan_in**-0.5
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
@@ -76,7 +76,7 @@ def linear(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:
 
 
 def chain(layers: list[nn.Linear]) -> nn.Sequential:
-    """The layers with ReLU between them, and nothing after the last."""
+    """Apply the layers with ReLU in between, but not after the last one."""
     modules: list[nn.Module] = [layers[0]]
     for layer in layers[1:]:
         modules += [nn.ReLU(), layer]
@@ -84,10 +84,10 @@ def chain(layers: list[nn.Linear]) -> nn.Sequential:
 
 
 def twin_critics(sizes: Sequence[int], generator: torch.Generator) -> nn.ModuleList:
-    """Two critics with weights of their own.
+    """Two independent critics.
 
-    Only the order of the draws is special: the package batches its critics into one network with weights [in, out],
-    and draws them layer by layer, within a layer critic by critic.
+    Initial weights are drawn in the order of the package, which batches its critics into one network: layer by layer,
+    and within a layer critic by critic, with shape [in, out].
     """
     first: list[nn.Linear] = []
     second: list[nn.Linear] = []
@@ -115,7 +115,7 @@ def sample(params: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Agent:
-    """An actor, two critics, the slow copies of the critics, and the weight of the entropy."""
+    """An actor, two critics, two target critics, and the entropy coefficient."""
 
     def __init__(self, obs_size: int, action_size: int, args: Args) -> None:
         generator = torch.Generator().manual_seed(args.seed)
@@ -123,7 +123,7 @@ class Agent:
         self.actor = chain([linear(*ends, generator) for ends in pairwise(actor_sizes)])
         self.critics = twin_critics((obs_size + action_size, *args.hidden_sizes, 1), generator)
         self.target_critics = copy.deepcopy(self.critics)
-        self.log_alpha = nn.Parameter(torch.zeros(()))  # the weight is positive, so its logarithm is learned
+        self.log_alpha = nn.Parameter(torch.zeros(()))  # learned as a logarithm: it must be positive
         self.target_entropy = -float(action_size)
         rate = args.learning_rate
         self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=rate, eps=1e-8)
@@ -138,7 +138,7 @@ class Agent:
 
 
 def lower_value(critics: nn.ModuleList, obs: Tensor, actions: Tensor) -> Tensor:
-    """The smaller of the two estimates [B]: a maximum over noisy values is too high, this leans the other way."""
+    """The smaller of the two estimates [B]: this counteracts the overestimation by noisy critics."""
     pairs = torch.cat([obs, actions], dim=-1)
     return torch.minimum(critics[0](pairs), critics[1](pairs)).squeeze(-1)
 
@@ -183,7 +183,7 @@ class Env:
 
 
 class Replay:
-    """A ring of transitions: one array per field, the newest in place of the oldest."""
+    """A ring buffer of transitions with one array per field."""
 
     def __init__(self, capacity: int, obs_size: int, action_size: int) -> None:
         self.obs = np.zeros((capacity, obs_size), real())
@@ -218,8 +218,8 @@ def update(
     obs, next_obs = batch["obs"], batch["next_obs"]
     alpha = agent.log_alpha.detach().exp()
 
-    # Only where the task itself ended is there no future. Where the clock stopped the episode, the state that was
-    # reached still has value, and `next_obs` is that very state, not the first one of the next episode.
+    # Only termination stops bootstrapping. After truncation the final observation still has a value, and
+    # `next_obs` is that observation, not the first one of the next episode.
     with torch.no_grad():
         next_actions, next_logprobs = sample(agent.actor(next_obs), next_noise)
         next_values = lower_value(agent.target_critics, next_obs, next_actions) - alpha * next_logprobs
@@ -231,15 +231,15 @@ def update(
     critic_loss.backward()
     agent.critic_optimizer.step()
 
-    # The gradient passes through the critics to the actions, but only the actor learns from it: the critics' own
-    # gradients are not even computed, which saves time and leaves nothing behind for their next step.
+    # The gradient passes through the critics to the actions, but only the actor is trained: the gradients of the
+    # critics' weights are not computed, which saves time and leaves nothing to clear before their next step.
     actions, logprobs = sample(agent.actor(obs), noise)
     actor_loss = (alpha * logprobs - lower_value(agent.critics, obs, actions)).mean()
     agent.actor_optimizer.zero_grad()
     actor_loss.backward(inputs=list(agent.actor.parameters()))
     agent.actor_optimizer.step()
 
-    # Where the policy is less random than the target entropy asks, the weight of the entropy rises; else it falls.
+    # If the policy's entropy is below the target, the coefficient increases; otherwise it decreases.
     alpha_loss = -(agent.log_alpha * (logprobs.detach() + agent.target_entropy)).mean()
     agent.alpha_optimizer.zero_grad()
     alpha_loss.backward()
@@ -268,7 +268,7 @@ def train(args: Args) -> tuple[Agent, float]:
         else:
             action = agent.act(obs, action_rng.standard_normal(env.action_size, dtype=real()))
         next_obs, reward, terminated, truncated = env.step(action)
-        replay.add(obs, action, reward, next_obs, terminated)  # before the reset: the true last observation
+        replay.add(obs, action, reward, next_obs, terminated)  # before the reset: the true final observation
         obs = env.reset() if terminated or truncated else next_obs
 
         if timestep >= args.learning_starts:

@@ -2,8 +2,8 @@
 
     python examples/td3_pendulum_reference.py --total-timesteps 20000
 
-Reads like the paper (arXiv:1802.09477) plus the details that make it work. The `rl_training` package does the same
-arithmetic faster; a test holds the two together, down to the last digits of the parameters.
+Reads like the paper (arXiv:1802.09477) plus the details that make it work. The `rl_training` package computes the
+same update faster; a test checks that both give the same parameters, to the last digits.
 """
 
 import copy
@@ -24,37 +24,37 @@ class Args:
     env_id: str = "Pendulum-v1"
     """Gymnasium id of an environment with a vector observation and bounded continuous actions."""
     max_episode_steps: int | None = None
-    """Time limit of an episode; none keeps the environment's own."""
+    """Time limit of an episode; None keeps the environment's own limit."""
     seed: int = 1
-    """Root of all random numbers."""
+    """Root seed of all random streams."""
     total_timesteps: int = 20_000
     """Environment steps."""
     learning_starts: int = 10_000
     """Steps with uniformly random actions before the first update; after them every step is followed by one update."""
     buffer_size: int = 200_000
-    """Transitions that are remembered; the newest replace the oldest."""
+    """Capacity of the replay buffer in transitions."""
     batch_size: int = 256
     """Transitions in one update."""
     hidden_sizes: tuple[int, ...] = (400, 300)
-    """Widths of the hidden layers, in actor and critics alike."""
+    """Sizes of the hidden layers of actor and critics."""
     learning_rate: float = 1e-3
-    """Adam's step size, for actor and critics alike."""
+    """Learning rate of actor and critics (Adam)."""
     gamma: float = 0.98
     """Discount."""
     tau: float = 0.005
-    """Part by which the target networks move to the online ones with every update of the actor."""
+    """Rate of the soft update of the target networks, in every update of the actor."""
     policy_delay: int = 2
     """Updates of the critics per update of actor and targets."""
     target_policy_noise: float = 0.2
-    """Deviation of the noise on the target's actions, which lie in [-1, 1]."""
+    """Standard deviation of the noise on target actions, which are in [-1, 1]."""
     target_noise_clip: float = 0.5
-    """Largest size of that noise."""
+    """Clipping range of that noise."""
     action_noise_sigma: float = 0.1
-    """Deviation of the noise on the actions that are taken."""
+    """Standard deviation of the exploration noise."""
 
 
 # ------------------------------------------------------------------------------------------------ random numbers
-# One root seed; every consumer has a stream of its own, so that changing one never shifts another.
+# One root seed; every consumer has its own stream, so that changing one does not affect another.
 
 
 def stream(seed: int, *key: int) -> np.random.SeedSequence:
@@ -65,7 +65,7 @@ EPISODES, ACTIONS, REPLAY, UPDATE_NOISE = 0, 2, 7, 8
 
 
 def real() -> np.dtype:
-    """The NumPy twin of torch's default type: float32, unless a test asks for more."""
+    """The NumPy equivalent of torch's default dtype: float32, unless a test uses float64."""
     return torch.zeros(0).numpy().dtype
 
 
@@ -73,7 +73,7 @@ def real() -> np.dtype:
 
 
 def linear(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:
-    """Torch's usual uniform weights, but from a generator of our own instead of the global one."""
+    """Torch's default uniform initialization, drawn from an explicit generator."""
     layer = nn.Linear(fan_in, fan_out)
     bound = fan_in**-0.5
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
@@ -82,7 +82,7 @@ def linear(fan_in: int, fan_out: int, generator: torch.Generator) -> nn.Linear:
 
 
 def chain(layers: list[nn.Linear]) -> nn.Sequential:
-    """The layers with ReLU between them, and nothing after the last."""
+    """Apply the layers with ReLU in between, but not after the last one."""
     modules: list[nn.Module] = [layers[0]]
     for layer in layers[1:]:
         modules += [nn.ReLU(), layer]
@@ -90,10 +90,10 @@ def chain(layers: list[nn.Linear]) -> nn.Sequential:
 
 
 def twin_critics(sizes: Sequence[int], generator: torch.Generator) -> nn.ModuleList:
-    """Two critics with weights of their own.
+    """Two independent critics.
 
-    Only the order of the draws is special: the package batches its critics into one network with weights [in, out],
-    and draws them layer by layer, within a layer critic by critic.
+    Initial weights are drawn in the order of the package, which batches its critics into one network: layer by layer,
+    and within a layer critic by critic, with shape [in, out].
     """
     first: list[nn.Linear] = []
     second: list[nn.Linear] = []
@@ -106,7 +106,7 @@ def twin_critics(sizes: Sequence[int], generator: torch.Generator) -> nn.ModuleL
 
 
 class Agent:
-    """An actor and two critics, and a slow copy of each."""
+    """An actor, two critics, and a target copy of each."""
 
     def __init__(self, obs_size: int, action_size: int, args: Args) -> None:
         generator = torch.Generator().manual_seed(args.seed)
@@ -120,7 +120,7 @@ class Agent:
 
     @torch.no_grad()
     def act(self, obs: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """The actor's action [A] for one observation [D], with noise [A] added: by itself it would never explore."""
+        """The actor's action [A] for one observation [D], with exploration noise [A]."""
         action = torch.tanh(self.actor(torch.from_numpy(obs.astype(real()))))
         return (action.numpy() + noise).clip(-1, 1).astype(real())
 
@@ -165,7 +165,7 @@ class Env:
 
 
 class Replay:
-    """A ring of transitions: one array per field, the newest in place of the oldest."""
+    """A ring buffer of transitions with one array per field."""
 
     def __init__(self, capacity: int, obs_size: int, action_size: int) -> None:
         self.obs = np.zeros((capacity, obs_size), real())
@@ -195,10 +195,10 @@ class Replay:
 
 def update_critics(agent: Agent, batch: dict[str, Tensor], noise: Tensor, args: Args) -> Tensor:
     """Train both critics on one batch [B] with standard noise [B, A]; return the loss."""
-    # The target's action is blurred, so that a sharp peak that one critic imagines is worth little, and of two
-    # estimates the smaller counts: a maximum over noisy values is too high, this leans the other way.
-    # Only where the task itself ended is there no future. Where the clock stopped the episode, the state that was
-    # reached still has value, and `next_obs` is that very state, not the first one of the next episode.
+    # Target policy smoothing: noise on the target action averages out sharp peaks of a critic. The smaller of the two
+    # estimates is used, which counteracts the overestimation by noisy critics.
+    # Only termination stops bootstrapping. After truncation the final observation still has a value, and
+    # `next_obs` is that observation, not the first one of the next episode.
     with torch.no_grad():
         clip = args.target_noise_clip
         blur = (noise * args.target_policy_noise).clamp(-clip, clip)
@@ -217,9 +217,9 @@ def update_critics(agent: Agent, batch: dict[str, Tensor], noise: Tensor, args: 
 
 
 def update_actor(agent: Agent, batch: dict[str, Tensor], args: Args) -> Tensor:
-    """Move the actor up the first critic, then all targets a little way; return the actor's loss."""
-    # The gradient passes through the critic to the actions, but only the actor learns from it: the critic's own
-    # gradients are not even computed, which saves time and leaves nothing behind for its next step.
+    """Update the actor with the first critic, then all targets; return the actor's loss."""
+    # The gradient passes through the critic to the actions, but only the actor is trained: the gradients of the
+    # critic's weights are not computed, which saves time and leaves nothing to clear before its next step.
     actions = torch.tanh(agent.actor(batch["obs"]))
     loss = -agent.critics[0](torch.cat([batch["obs"], actions], dim=-1)).mean()
     agent.actor_optimizer.zero_grad()
@@ -252,7 +252,7 @@ def train(args: Args) -> tuple[Agent, float]:
         else:
             action = agent.act(obs, args.action_noise_sigma * action_rng.standard_normal(env.action_size))
         next_obs, reward, terminated, truncated = env.step(action)
-        replay.add(obs, action, reward, next_obs, terminated)  # before the reset: the true last observation
+        replay.add(obs, action, reward, next_obs, terminated)  # before the reset: the true final observation
         obs = env.reset() if terminated or truncated else next_obs
 
         if timestep >= args.learning_starts:
@@ -261,7 +261,7 @@ def train(args: Args) -> tuple[Agent, float]:
             noise = torch.from_numpy(noise_rng.standard_normal(shape, dtype=real()))
             update_critics(agent, batch, noise, args)
             updates += 1
-            if updates % args.policy_delay == 0:  # values settle a little before the actor follows them
+            if updates % args.policy_delay == 0:  # delayed policy updates
                 update_actor(agent, batch, args)
         if env.finished:
             mean_return = float(np.mean(env.finished))

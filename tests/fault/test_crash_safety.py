@@ -1,6 +1,6 @@
-"""The table of faults: what a person sees, the exit code, and what is lost. docs/reliability.md is made from it.
+"""The table of faults: what a person sees, the exit code, and what is lost. docs/reliability.md shows it.
 
-`UPDATE_DOCS=1 pytest tests/fault/test_crash_safety.py` rewrites the page.
+`UPDATE_DOCS=1 pytest tests/fault/test_crash_safety.py` rewrites the tables of the page.
 """
 
 import contextlib
@@ -149,10 +149,10 @@ class Fault:
     """A command that exits with 0 leaves exactly what an uninterrupted run leaves."""
 
 
-NOTHING = "nothing: the steps since {} are done again, with the same result"
+NOTHING = "nothing: the steps since {} are repeated, with the same result"
 SINCE_BEFORE = NOTHING.format("`step_64`")
 ENTIRELY_NOTHING = "nothing"
-UP_TO = "what came after the last good checkpoint, until you resume"
+UP_TO = "the steps since the last good checkpoint; `resume` repeats them"
 
 
 def harm(change: Callable[[Path], Any]) -> Callable[..., list[Any]]:
@@ -227,7 +227,7 @@ def killed_before_the_pointer(run_dir: Path) -> list[Any]:
 
 RESUMED = [
     Fault(
-        "a file of the newest checkpoint is too short",
+        "a file of the newest checkpoint is truncated",
         "resume RUN",
         ("warning: RUN/checkpoints/step_96/model.safetensors has N bytes instead of N: it is damaged; "
          "going back to step_64",),
@@ -235,7 +235,7 @@ RESUMED = [
         harm(lambda run: truncate(newest(run) / "model.safetensors")),
     ),
     Fault(
-        "a bit of its weights flipped",
+        "a bit of its weights is flipped",
         "resume RUN",
         ("warning: RUN/checkpoints/step_96/model.safetensors is damaged: its hash differs from the manifest's; "
          "going back to step_64",),
@@ -243,7 +243,7 @@ RESUMED = [
         harm(lambda run: flip_bit(newest(run) / "model.safetensors")),
     ),
     Fault(
-        "a bit of the optimizer's moments flipped",
+        "a bit of its optimizer state is flipped",
         "resume RUN",
         ("warning: RUN/checkpoints/step_96/optimizer.safetensors is damaged: its hash differs from the manifest's; "
          "going back to step_64",),
@@ -251,21 +251,21 @@ RESUMED = [
         harm(lambda run: flip_bit(newest(run) / "optimizer.safetensors")),
     ),
     Fault(
-        "a bit of its manifest flipped",
+        "a bit of its manifest is flipped",
         "resume RUN",
         ("warning: RUN/checkpoints/step_96/manifest.json is damaged: …; going back to step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: flip_bit(newest(run) / "manifest.json", 0)),
     ),
     Fault(
-        "a bit of a number in its manifest flipped, and it is valid JSON still",
+        "a bit of a number in its manifest is flipped; the JSON is still valid",
         "resume RUN",
         ("warning: RUN/checkpoints/step_96/manifest.json is damaged: …; going back to step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: flip_bit_of_a_number(newest(run) / "manifest.json")),
     ),
     Fault(
-        "a file of it is gone",
+        "one of its files is missing",
         "resume RUN",
         ("warning: cannot read RUN/checkpoints/step_96/model.safetensors: No such file or directory; "
          "going back to step_64",),
@@ -273,7 +273,7 @@ RESUMED = [
         harm(lambda run: (newest(run) / "model.safetensors").unlink()),
     ),
     Fault(
-        "its manifest is gone",
+        "its manifest is missing",
         "resume RUN",
         ("warning: cannot read RUN/checkpoints/step_96/manifest.json: No such file or directory; "
          "going back to step_64",),
@@ -281,31 +281,31 @@ RESUMED = [
         harm(lambda run: (newest(run) / "manifest.json").unlink()),
     ),
     Fault(
-        "its folder is gone",
+        "its folder is missing",
         "resume RUN",
         ("warning: RUN/checkpoints/last names 'step_96', which is not there; using step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: shutil.rmtree(newest(run))),
     ),
     Fault(
-        "a killed process left a half-written checkpoint",
-        "resume RUN", (), 0, ENTIRELY_NOTHING + "; what was half-written is deleted",
+        "a killed process left a partial checkpoint",
+        "resume RUN", (), 0, ENTIRELY_NOTHING + "; the partial checkpoint is deleted",
         harm(lambda run: shutil.copytree(newest(run), run / "checkpoints" / ".step_128.tmp")),
     ),
     Fault(
-        "killed after the checkpoint's folder appeared, before `last` named it",
-        "resume RUN", (), 0, NOTHING.format("the checkpoint before"),
+        "killed after the checkpoint was written, before `last` was updated",
+        "resume RUN", (), 0, NOTHING.format("the previous checkpoint"),
         killed_before_the_pointer,
     ),
     Fault(
-        "`last` is gone",
+        "`last` is missing",
         "resume RUN",
         ("warning: RUN/checkpoints/last is missing or unreadable; using step_96",),
         0, ENTIRELY_NOTHING,
         harm(lambda run: (run / "checkpoints" / "last").unlink()),
     ),
     Fault(
-        "`last` holds something else",
+        "`last` has invalid content",
         "resume RUN",
         ("warning: RUN/checkpoints/last names 'elsewhere', which is not there; using step_96",),
         0, ENTIRELY_NOTHING,
@@ -320,7 +320,7 @@ RESUMED = [
         "`metrics.jsonl` is shorter than it was",
         "resume RUN",
         ("warning: RUN/metrics.jsonl is shorter than when the checkpoint was written: rows are missing",),
-        0, "the rows that are missing",
+        0, "the missing rows",
         harm(lambda run: (run / "metrics.jsonl").write_bytes(b"")), exact=False,
     ),
     Fault(
@@ -333,7 +333,7 @@ RESUMED = [
         "resume RUN",
         ("warning: torch was 0.X when the checkpoint was written and is X: "
          "the run may not go on bit for bit as it would have",),
-        0, "perhaps the last bits of what follows",
+        0, "possibly bit-for-bit reproducibility",
         harm(change_surroundings), exact=False,
     ),
     Fault(
@@ -348,24 +348,24 @@ RESUMED = [
         damage_all,
     ),
     Fault(
-        "its checkpoints are gone, its metrics are not",
+        "all checkpoints are missing",
         "resume RUN",
         ("error: RUN has no checkpoint to go on from",),
         2, "the run",
         harm(lambda run: shutil.rmtree(run / "checkpoints")),
     ),
     Fault(
-        "a damaged checkpoint is asked for by name",
+        "evaluating a damaged checkpoint by name",
         "eval RUN/checkpoints/step_96",
         ("error: RUN/checkpoints/step_96/model.safetensors is damaged: its hash differs from the manifest's",),
-        2, "that checkpoint; the others are as good as before",
+        2, "that checkpoint; the others are intact",
         explicit("eval"),
     ),
     Fault(
-        "a damaged checkpoint is asked for by name, to go on from",
+        "resuming from a damaged checkpoint by name",
         "resume RUN/checkpoints/step_96",
         ("error: RUN/checkpoints/step_96/model.safetensors is damaged: its hash differs from the manifest's",),
-        2, "that checkpoint; `resume RUN` goes on from the one before",
+        2, "that checkpoint; `resume RUN` uses the previous one",
         explicit("resume"),
     ),
 ]  # fmt: skip
@@ -417,7 +417,7 @@ TRAINED: list[tuple[Fault, Callable[[Path], TrainConfig]]] = [
     ),
     (
         Fault(
-            "an observation is not a number",
+            "an observation is NaN",
             "train",
             ("error: environment N gave an observation that is nan at step 41 of this run; mend the environment, "
              f"or clip the quantity in a wrapper {GOOD}",),
@@ -497,23 +497,23 @@ DISK = [
         2, ENTIRELY_NOTHING,
     ),
     Fault(
-        "the run's folder cannot be written any more",
+        "the run folder is read-only",
         "resume RUN",
         ("error: RUN/.lock cannot be opened: Read-only file system",),
         2, ENTIRELY_NOTHING,
     ),
     Fault(
-        "the run's folder cannot be written any more",
-        "eval RUN", (), 0, "nothing: evaluating needs no writing",
+        "the run folder is read-only",
+        "eval RUN", (), 0, "nothing",
     ),
 ]  # fmt: skip
 
 OTHERS = {
     "two writers": Fault(
-        "a second process works on the same run",
+        "another process is using the run",
         "resume RUN",
         ("error: RUN is in use by process N; wait for it to end, or stop it first",),
-        2, ENTIRELY_NOTHING + "; the lock goes with its owner, however that ends",
+        2, ENTIRELY_NOTHING + "; the lock is released when its process ends",
     ),
     "finished": Fault(
         "the run is finished",
@@ -526,7 +526,7 @@ OTHERS = {
         "resume RUN",
         ("warning: environments [0, 1] are not deterministic: replaying their actions led elsewhere. They go on with a "
          "fresh episode, so this run is not the same as if it had not been interrupted",),
-        0, "the episodes that were being played",
+        0, "the unfinished episodes",
     ),
 }  # fmt: skip
 
@@ -837,125 +837,37 @@ def test_killed_at_any_change_of_any_file_a_run_goes_on_as_if_nothing_had_happen
 
 # --------------------------------------------------------------------------------------------------- the page
 
-INTRODUCTION = """# What happens when something goes wrong
-
-You may stop a run at any instant: with Ctrl-C, with `kill`, with `kill -9`, by pulling the plug. `rl-training
-resume RUN` goes on from the newest whole checkpoint, and the run ends with the same bytes in `model.safetensors`
-and the same rows of metrics (but for the clock's) as if nothing had happened.
-
-**What that needs.** The same kind of processor, the same versions of Python, torch, NumPy, Gymnasium and the
-environment's simulator, and the same number of threads. Every checkpoint records them; resume compares, and says in
-a warning what has changed. The number of threads is in the run's config, also where `num_threads: auto` found it, so
-another machine uses the same, however many cores it has.
-
-**How it works.** A checkpoint holds weights, optimizer, random states, counters, the lengths of the metric files,
-and of every environment the number of its episode, the actions since its reset and the running statistics of its
-wrappers. An episode is a function of these and its seed, so resuming plays the current ones again, compares a hash
-of all observations since the reset with the one that was saved, and goes on from there. A checkpoint is written under
-a temporary name, flushed to the disk and then renamed; `last` and `best` move after that. So a checkpoint is whole or
-not there, and every file of it carries its size and SHA-256. Rows of metrics that are newer than the checkpoint are
-cut off and written again. One process works on a run at a time. A run's folder appears with its `config.yaml` inside:
-killed before its first checkpoint, it begins again from there.
-
-**Stopping.** The first SIGINT (Ctrl-C) or SIGTERM is acknowledged at once; the run finishes the current update, writes
-a checkpoint, prints its path and the command that resumes, and exits with 130 or 143. During an evaluation, a reset or
-the replay of a resume it stops immediately, as nothing can be lost there. A second SIGINT always stops at once; the
-checkpoint before it stays good. `--max-time S` pauses after S seconds in the same way, and exits with 0. A pause is a
-checkpoint and nothing else: an evaluation or a row that was due then is made up for by the resumed run. In Python the
-model is afterwards the agent of the last checkpoint, so that `model.save` saves what was learned, and `model.learn()`
-goes on with the run.
-
-**What comes first.** Evaluations may take long, so where one is due together with a checkpoint, the checkpoint is
-written before it, and once more after it if it is a new best or the end of the run; a checkpoint that is written after
-an evaluation has its result inside. `best` moves after the evaluation, to the checkpoint that has it. An episode of an
-evaluation or a video that does not end is cut off after `max_eval_episode_steps` (30,000); a warning says so, and
-`num_capped_episodes` in `evaluations.jsonl` and in what `evaluate` returns. A stop (`stop_at_reward`,
-`stop_after_stale_evals`, a callback's) and a new budget are part of the checkpoint, so a run killed right after either
-does not forget it.
-
-**Environments that keep something across resets.** A run begins with a check: a fresh environment, a second fresh
-one, and one that has played three episodes play the same episode, with the same seed and actions, for at most 60
-steps. If the reused one differs, or if its Box2D world outlives a reset (BipedalWalker's and CarRacing's do), then
-from there on the environment is built anew for every episode, under its wrappers, in training, evaluations and
-videos. The run says so, says what that costs, and writes its decision as `rebuild_envs: on` or `off` into its config;
-set there by hand, it is not checked. Running statistics of wrappers (Gymnasium's `NormalizeObservation` and
-`NormalizeReward`, or any attribute of a wrapper with a `mean`, a `var` and a `count`) are saved and go on where they
-were. Evaluations, in a run or of a checkpoint, use those of the training environments and do not change them.
-
-**What is not covered.** Native vector environments (`env_backend: native`) cannot be brought back into the middle
-of an episode: such a run resumes with new episodes, and says so at its start. Nor can environments that are no
-function of their seed and actions: a simulator on another machine, a generator made in the constructor, a clock, a
-curriculum kept in a wrapper or in a class. If the check sees it, the run names it at its start. If it shows in an
-observation between the reset and the checkpoint, resume warns, and that environment goes on with a fresh episode; if
-it shows in the rewards alone, resume warns, and the episode goes on. What shows in neither passes unnoticed: the
-check is short, and a difference that comes after the checkpoint has nothing to be compared with. A callback of your
-own must keep what it remembers in `state_dict`.
-
-**Longer runs.** `resume RUN --total-timesteps N` extends a run. Schedules are functions of the fraction of the
-budget, so they are stretched: a linear learning rate that had reached 0 at the old end rises to what the new budget
-gives at that step, and falls from there. The result is not that of a run that had the larger budget from its start.
-
-**Logs.** A damaged row of `metrics.jsonl` or `evaluations.jsonl` is named in a warning and left out of the table
-and the picture; the run goes on. A picture that cannot be drawn or a tracker that fails is a warning, too. When a
-run ends with a fault, `error.txt` has the whole traceback, that of a worker process included; it is removed when
-the run goes on.
-
-**Files from strangers.** You may evaluate, resume and load a folder that you do not trust, from outside of it or
-from within:
-
-- *Nothing in it is executed.* Checkpoints are safetensors and JSON. The working folder is searched for modules
-  last, and not before the module of an environment named `module:Id` is found nowhere else.
-- *A module that it names is not imported unasked.* Loading and predicting import nothing: the checkpoint says what is
-  observed and done. To play or to go on, an environment is built, and a run may name it as `module:Id`. What you write
-  is signed with a key of yours (`~/.local/state/rl_training/key`, or below `$XDG_STATE_HOME`), so that your own runs
-  need no word. For a run of somebody else, of another machine of yours, or one that was changed since, say
-  `--env-id module:Id` or `--trust-modules` (in Python `env="module:Id"` or `trust_modules=True`). Which file a name
-  means is decided by your Python path and your working folder, not by the signature. `--env-factory module:function`,
-  for runs whose environment a function built, imports what is on the command line and nothing else.
-- *Nothing outside of it is changed.* Resuming refuses links, pipes, devices. Files are replaced by rename, and one
-  that is appended to gets a copy of its own first if it has other names (hard links; so a copy made by `cp -al` can
-  be resumed without changing the original). Videos are not recorded through a link in the run.
-- *What it says is only text.* Sizes are checked before memory is taken, and a terminal gets no escape sequences.
-
-`make hostile` tries [many kinds of such folders](../results/hostile_folders.md). Two limits: `python -m` puts the
-working folder first before it comes to our first line, so a `contextlib.py` or a folder `rl_training` there is
-Python's own choice; in a strange folder use `rl-training`, or `python -P -m rl_training.cli`. And whoever can
-write into a run while you work on it is not kept out.
-
-**No riddles.** Whatever is wrong, a person reads one sentence that names the culprit, the exit code is right and
-nothing is lost. `make hostile` tries [more than 200 kinds](../results/hostile.md) of bad command line, config,
-environment, machine and file against the real command; where a run was under way, it is resumed afterwards, and ends
-with the weights of one that had no trouble.
-
-## The faults we cause on purpose
-
-Each row is a test. RUN is the run's folder, D a folder and N a number; a warning or error is one line on the error
-stream. The runs of this table train for 160 steps, with a checkpoint every 32; those of the first part were
-interrupted at 96.
-"""
+TABLES = "## Injected faults"
+"""The prose of the page is written by hand; what follows this heading, but for its paragraph, is generated."""
 
 
 def rendered() -> str:
-    """Return the page."""
+    """Return the tables of the page."""
     sections = {
-        "Going on, or looking at what is there": [*RESUMED, *OTHERS.values(), *DISK[4:]],
-        "While training": [*(fault for fault, _ in TRAINED), *DISK[:4]],
+        "Resuming and evaluating": [*RESUMED, *OTHERS.values(), *DISK[4:]],
+        "During training": [*(fault for fault, _ in TRAINED), *DISK[:4]],
     }
-    lines = [INTRODUCTION]
+    lines = []
     for title, faults in sections.items():
         lines += [
             f"### {title}\n",
-            "| what happens | command | what you see | exit code | what is lost |",
+            "| fault | command | message | exit code | lost |",
             "|---|---|---|---|---|",
         ]
         for fault in faults:
-            seen = "<br>".join(f"`{line}`" for line in fault.seen) or "no complaint"
+            seen = "<br>".join(f"`{line}`" for line in fault.seen) or "none"
             lines.append(f"| {fault.what} | `{fault.command}` | {seen} | {fault.code} | {fault.lost} |")
         lines.append("")
     return "\n".join(lines)
 
 
 def test_the_page_says_what_the_tests_say():
+    prose, heading, rest = PAGE.read_text(encoding="utf-8").partition(TABLES)
+    assert heading
+    paragraph, first, tables = rest.partition("### ")
     if os.environ.get("UPDATE_DOCS"):
-        PAGE.write_text(rendered(), encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == rendered(), "run this test with UPDATE_DOCS=1"
+        tables = rendered().removeprefix(first)
+        PAGE.write_text(prose + heading + paragraph + first + tables, encoding="utf-8")
+    assert first + tables == rendered(), "run this test with UPDATE_DOCS=1"
+    assert f"train for {TOTAL} steps" in paragraph
+    assert f"interrupted at step {PAUSED}" in " ".join(paragraph.split())
