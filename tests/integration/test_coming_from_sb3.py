@@ -28,14 +28,14 @@ def test_its_code_runs_as_it_stands(number, tmp_path):
 def test_its_names_are_settings():
     ours = {item.name for face in ALGORITHMS.values() for item in fields(face.config_class)}
     ours |= {item.name for item in fields(TrainConfig)}
-    table = PAGE.split("Names of settings:")[1].split("## Recipes")[0]
+    table = PAGE.split("## Names of settings")[1].split("## Intentional differences")[0]
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     for row in rows:
         theirs, mine = (re.findall(r"`([a-z_]+)`", cell) for cell in row.strip("|").split("|"))
         assert set(mine) <= ours, row
         assert not set(theirs) & ours, row
         assert {OTHER_NAMES[name] for name in theirs} <= ours, row
-    same = re.search(r"The same words mean the same: (.*?)\. Type", table, flags=re.DOTALL)
+    same = re.search(r"Unchanged names: (.*?)\.\n", table, flags=re.DOTALL)
     assert same is not None
     assert set(re.findall(r"`([a-z_]+)`", same[1])) <= ours
 

@@ -1,4 +1,4 @@
-"""The README's table of algorithms, spaces and features says what is true: every cell is tried."""
+"""The table of algorithms, spaces and features in docs/algorithms.md is true: every cell is tried."""
 
 import os
 import re
@@ -18,11 +18,10 @@ from rl_training.envs.tasks.locks import Locks
 from rl_training.experiment import start as runs
 from support.configs import CONTINUOUS, tiny_config
 
-PAGE = Path(__file__).parents[2] / "README.md"
-README = PAGE.read_text(encoding="utf-8")
+PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in README.splitlines()
+    for line in PAGE.read_text(encoding="utf-8").splitlines()
     if line.startswith("| ")
 ]
 FACES = {face.__name__: name for name, face in ALGORITHMS.items()}
@@ -82,7 +81,7 @@ def bounded_action(algo: str) -> Any:
 def test_every_algorithm_has_a_column() -> None:
     assert sorted(NAMES) == sorted(ALGORITHMS)
     features = {"several environments, any backend", "normalised observations and rewards", "n-step returns"}
-    features |= {"prioritised replay", "exact resume", "encoders of your own", "Atari games", MASKS, SDE}
+    features |= {"prioritised replay", "exact resume", "custom encoders", "Atari games", MASKS, SDE}
     assert set(TABLE) - {""} == set(ACTIONS) | set(OBSERVATIONS) | features
     answers = {cell for name, row in TABLE.items() if name for cell in row.values()}
     assert answers == {"yes", "no", "bounded"}
@@ -198,7 +197,7 @@ def test_normalisation_and_backends(algo: str, tmp_path: Path) -> None:
 def test_switches(algo: str) -> None:
     """Encoders are trained with in test_encoders.py, by every algorithm."""
     settings = {item.name for item in fields(ALGORITHMS[algo].config_class)}
-    assert ("encoder" in settings) == (TABLE["encoders of your own"][algo] == "yes")
+    assert ("encoder" in settings) == (TABLE["custom encoders"][algo] == "yes")
     assert ("n_step" in settings) == (TABLE["n-step returns"][algo] == "yes")
     assert ("prioritized" in settings) == (TABLE["prioritised replay"][algo] == "yes")
 

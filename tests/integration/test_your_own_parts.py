@@ -1,4 +1,4 @@
-"""The page on one's own parts, run exactly as it stands there."""
+"""docs/custom-components.md: its project runs exactly as shown."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "your-own-parts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "custom-components.md").read_text(encoding="utf-8")
 ENCODER, SCRIPT, ELSEWHERE = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 

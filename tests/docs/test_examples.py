@@ -1,0 +1,47 @@
+"""The Python of README and of pages that have no test of their own runs as shown, and the README's commands exist."""
+
+import re
+import shlex
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+from rl_training.cli.commands import COMMANDS
+from rl_training.config.presets import presets
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = ["README.md", "docs/masks.md", "docs/memory.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_its_python_runs_in_order(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for code in re.findall(
+        r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL
+    ):
+        exec(code.replace("50_000", "2_000"), names)
+    plt.close("all")
+    if page == "README.md":
+        assert (tmp_path / "curve.png").stat().st_size > 0
+        assert (tmp_path / "my_agent").is_dir()
+
+
+def test_the_commands_of_the_readme_and_their_presets_exist():
+    commands = re.findall(r"^rl-training (.*?)(?:  #.*)?$", README, re.MULTILINE)
+    assert {shlex.split(command)[0] for command in commands} == set(COMMANDS)
+    named = re.findall(r"--config (\S+)|zoo run (\S+)", README)
+    assert {first or second for first, second in named} <= set(presets())
+
+
+def test_the_files_of_a_run_in_the_readme_are_those_of_a_run(tiny):
+    from rl_training import PPO
+
+    listed = set(
+        re.findall(r"`([a-z_]+(?:\.\w+|/\w*))`", README.split("## What a run leaves")[1].split("##")[0])
+    )
+    run_dir = Path(PPO(tiny("ppo")).learn().agent.path).parents[1]
+    missing = {name for name in listed if not (run_dir / name).exists()}
+    assert missing == {"error.txt", "runs/"}
