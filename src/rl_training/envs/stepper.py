@@ -196,11 +196,10 @@ class VectorStepper:
         self.reset()
         self.vector_steps = int(state["vector_steps"])
         same = self._same_observations(state)
-        if "seen" in state:  # checkpoints of the first versions have no hashes
-            again: tuple[Snapshot, ...] = self.env.call("snapshot")
-            same &= np.array([new.seen for new in again]) == np.array(state["seen"])
-            paid = np.array([new.paid for new in again]) == np.array(state["paid"])
-            _warn_of_rewards(np.flatnonzero(same & ~paid).tolist())
+        again: tuple[Snapshot, ...] = self.env.call("snapshot")
+        same &= np.array([new.seen for new in again]) == np.array(state["seen"])
+        paid = np.array([new.paid for new in again]) == np.array(state["paid"])
+        _warn_of_rewards(np.flatnonzero(same & ~paid).tolist())
         lost: list[int] = np.flatnonzero(~same).tolist()
         known = _saved(state, "statistics", len(episodes))
         if any(known):  # rewards that a replay pays otherwise may have changed them

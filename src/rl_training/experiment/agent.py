@@ -261,20 +261,11 @@ def agent_facts(
     }
 
 
-def check_spaces(
-    source: object, config: TrainConfig, found: EnvSpec, trained: EnvSpec | dict[str, str]
-) -> None:
-    """Refuse an environment whose spaces are not those that `source` was trained with, by name if they are text."""
-    now = _space_texts(found)
-    saved = trained if isinstance(trained, dict) else _space_texts(trained)
+def check_spaces(source: object, config: TrainConfig, found: EnvSpec, trained: EnvSpec) -> None:
+    """Raise if an environment has other spaces than those that `source` was trained with."""
     for name in SPACES:
-        if saved[name] != now[name]:
+        saved, now = space_text(getattr(trained, name)), space_text(getattr(found, name))
+        if saved != now:
             raise UserError(
-                f"{source} was trained with {name} {saved[name]}, "
-                f"but environment '{config.env_id}' now has {now[name]}"
+                f"{source} was trained with {name} {saved}, but environment '{config.env_id}' now has {now}"
             )
-
-
-def _space_texts(spec: EnvSpec) -> dict[str, str]:
-    described = (space_text(space) for space in (spec.observation_space, spec.action_space))
-    return dict(zip(SPACES, described, strict=True))

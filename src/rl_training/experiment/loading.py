@@ -11,7 +11,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.state import not_finite
-from rl_training.core.types import EnvSpec, Progress
+from rl_training.core.types import Progress
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.stepper_factory import probe_spec
 from rl_training.experiment.agent import Agent, check_spaces
@@ -80,10 +80,11 @@ def load_agent(
     may = {"signed": permission.granted, "allowed": env is not None}
     refuse_env = partial(refuse_foreign_module, source, config.env_id, **may)
     spec = checkpoint.spec
-    if spec is None or (env is not None and probe):
+    if env is not None and probe:
         refuse_env()
         permission.refuse_wrappers(config)
-        spec = _compared_spec(checkpoint, given.factory)
+        spec = probe_spec(config, given.factory)
+        check_spaces(f"checkpoint {source}", config, spec, checkpoint.spec)
     return Agent(
         config,
         spec,
@@ -117,14 +118,6 @@ def _with_weights(policy: NetworkPolicy, checkpoint: Checkpoint) -> NetworkPolic
             f"checkpoint {checkpoint.path} cannot be used: '{culprit}' holds a number that is not finite"
         )
     return policy
-
-
-def _compared_spec(checkpoint: Checkpoint, factory: EnvFactory | None) -> EnvSpec:
-    """Return the spaces of an environment that is built for this, if they are those of the checkpoint."""
-    spec = probe_spec(checkpoint.config, factory)
-    trained = checkpoint.spec or checkpoint.facts["spaces"]
-    check_spaces(f"checkpoint {checkpoint.path}", checkpoint.config, spec, trained)
-    return spec
 
 
 def check_algorithm(checkpoint: Checkpoint, given: UserObjects) -> None:

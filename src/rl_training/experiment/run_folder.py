@@ -107,6 +107,7 @@ def newest_checkpoint_or_none(run_dir: Path) -> Checkpoint | None:
 
 
 NAME = ".origin.json"
+ORIGIN_KEYS = ("start_from", "algorithm", "started_from", "env_factory")
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,9 @@ class Origin:
         begun: dict[str, Any] = {
             "start_from": self.start_from,
             "algorithm": self.algorithm,
+            "started_from": self.started_from,
             "env_factory": self.env_factory,
-        } | ({} if self.started_from is None else {"started_from": self.started_from})
+        }
         if imports_nothing(self.config):
             begun["signature"] = sign_text(_signed_text(text, begun))
         write_json(folder / NAME, begun)
@@ -157,5 +159,4 @@ def read_origin(run_dir: Path) -> Origin:
 
 
 def _signed_text(config: str, begun: dict[str, Any]) -> str:
-    names = ["start_from", "algorithm", *(["started_from"] if "started_from" in begun else [])]
-    return config + json.dumps({name: begun.get(name) for name in names})
+    return config + json.dumps({name: begun.get(name) for name in ORIGIN_KEYS})

@@ -110,16 +110,9 @@ class MetricMeans:
 
     def load_state_dict(self, state: State) -> None:
         """Restore it."""
-        names = state.get("names", [])
-        if "table" in state:  # as it was saved when every update said the same
-            state = state | {"values": dict(zip(names, state["table"].T, strict=True))}
-        if "values" in state:  # as it was saved when every number was kept
-            history = [state["values"][name].tolist() for name in names]
-            sums, counts = [float(sum(numbers)) for numbers in history], [len(numbers) for numbers in history]
-        else:
-            sums, counts = [float.fromhex(total) for total in state.get("sums", [])], state.get("counts", [])
-        self._sums = dict(zip(names, sums, strict=True))
-        self._counts = {name: int(count) for name, count in zip(names, counts, strict=True)}
+        names = state["names"]
+        self._sums = dict(zip(names, map(float.fromhex, state["sums"]), strict=True))
+        self._counts = dict(zip(names, map(int, state["counts"]), strict=True))
 
     def _read_sums(self) -> list[float]:
         """Return the sums as numbers, with one synchronisation for all that lie on a device."""

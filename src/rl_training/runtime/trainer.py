@@ -89,7 +89,7 @@ class Trainer:
         self._evaluate_due = Trigger(cadence.evaluate)
         self._checkpoint_due = Trigger(cadence.checkpoint)
         self._evaluated_at = -1
-        self._ended_at: int | None = -1
+        self._ended_at = -1
         self._resumed = False
         self._elapsed_before = 0.0
         self._started, self._started_timesteps = time.monotonic(), 0
@@ -146,8 +146,6 @@ class Trainer:
 
     def _run_due_jobs(self) -> None:
         now = self.progress.timesteps
-        if self._ended_at is None:  # saved when evaluations still came before every checkpoint
-            self._ended_at = now
         times = self._times()  # before jobs that take long: steps per second are of training
         last = self._ending and self._ended_at != now
         checkpoint_due = self._checkpoint_due.due(now) or last
@@ -260,15 +258,13 @@ class Trainer:
         self._checkpoint_due.fired = int(state["checkpoint_fired"])
         self.best.load(state["best_reward"], state.get("best_success"))
         self.stop_reason = state.get("stop_reason")
-        self._ended_at = state.get("ended_at")
+        self._ended_at = int(state["ended_at"])
         self._elapsed_before = float(state["elapsed"])
         self.metrics.load_state_dict(state["metrics"])
-        self.own_metrics.load_state_dict(state.get("own_metrics", {}))
+        self.own_metrics.load_state_dict(state["own_metrics"])
         self.episodes.load_state_dict(state["episodes"])
         if self.sampler is not None:
-            # in checkpoints of the first format both lay together
-            running = state["sampler"] if "sampler" in state else state["episodes"]
-            self.sampler.load_state_dict(running, lost=lost)
+            self.sampler.load_state_dict(state["sampler"], lost=lost)
         waiting = list(state["callbacks"])
         for callback in self.callbacks:
             saved = next((entry for entry in waiting if entry[0] == type(callback).__name__), None)

@@ -83,13 +83,3 @@ def test_a_difference_in_the_rewards_is_told() -> None:
         UserWarning, match=r"environments \[0, 1\] returned the same observations but other rewards"
     ):
         assert stepper.resume(state) == []
-
-
-def test_a_state_without_hashes_is_compared_by_its_last_observation() -> None:
-    stepper, state = interrupted("observation")
-    del state["seen"], state["paid"]
-    assert stepper.resume(state) == []
-    stepper, state = interrupted("observation")
-    del state["seen"], state["paid"]
-    state["obs"]["0"][1] += 1
-    assert stepper.resume(state) == [1]

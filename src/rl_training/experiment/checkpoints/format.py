@@ -19,14 +19,14 @@ from rl_training.core.errors import UserError
 from rl_training.core.spaces.as_data import space_from_data
 from rl_training.core.state import join_state, split_state
 from rl_training.core.types import EnvSpec, Progress, State
-from rl_training.experiment.checkpoints.stored_network import refuse_larger_network, with_flat_images
+from rl_training.experiment.checkpoints.stored_network import refuse_larger_network
 from rl_training.experiment.checkpoints.tensor_files import read_tensors, write_tensors
 from rl_training.experiment.checkpoints.trust import imports_nothing, is_signed, sign_text
 from rl_training.experiment.files import read_json, refuse_special_files, replace_folder, write_json
 from rl_training.version import __version__
 
 FORMAT_VERSION = 2
-"""Since 2, spaces are data; format 1, with their names only, is read for ever."""
+"""Increase it when the layout changes: checkpoints of any other version are refused."""
 SPACES = ("observation_space", "action_space")
 FORGERIES = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError)
 """What a file of anybody's making can cause where it is used."""
@@ -34,22 +34,22 @@ FORGERIES = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, Inde
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read back: verified, and with the tensors in their places."""
+    """A checkpoint read from disk: verified, with its tensors in place."""
 
     path: Path
     config: TrainConfig
     progress: Progress
     state: dict[str, State]
     facts: dict[str, Any]
-    """What the run wrote besides: spaces, evaluation, log positions, the best checkpoint, versions."""
-    spec: EnvSpec | None = None
-    """The spaces it acts in; None in format 1, where an environment must be built to know them."""
+    """Everything else in the manifest: spaces, evaluation, log positions, the best checkpoint, versions."""
+    spec: EnvSpec
+    """The spaces that the agent acts in."""
     signed: bool = False
-    """Written by this user, and unchanged since."""
+    """Written by this user and unchanged since."""
 
     @property
     def env_factory(self) -> bool:
-        """The environment was built by a function, of which nothing is known here."""
+        """The environment was built by a function, which the checkpoint does not contain."""
         return bool(self.facts["env_factory"])
 
 
@@ -143,16 +143,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
         facts = _checked_facts(manifest["facts"])
         spec = _saved_spec(path, facts["spaces"], config)
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
-        config = with_flat_images(config, state, spec)
-        if facts["algorithm"] is None:  # otherwise nobody but its class knows what it builds
+        if facts["algorithm"] is None:  # the size of a custom algorithm's network is unknown
             refuse_larger_network(path, config, state, spec)
         return Checkpoint(path, config, progress, state, facts, spec, signed)
 
 
-def _saved_spec(path: Path, saved: Mapping[str, Any], config: TrainConfig) -> EnvSpec | None:
-    """Return the spaces that are data; None for the names of format 1."""
-    if all(isinstance(entry, str) for entry in saved.values()):
-        return None
+def _saved_spec(path: Path, saved: Mapping[str, Any], config: TrainConfig) -> EnvSpec:
     try:
         observation, action = (space_from_data(saved[name]) for name in SPACES)
     except UserError as error:
@@ -165,10 +161,10 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or "format_version" not in manifest:
         raise UserError(f"{path / 'manifest.json'} is not a checkpoint's manifest")
     version = manifest["format_version"]
-    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+    if version != FORMAT_VERSION:
         raise UserError(
-            f"checkpoint {path} has format {version!r}, this version of rl_training ({__version__}) reads formats 1 to "
-            f"{FORMAT_VERSION}; install a version that knows it"
+            f"checkpoint {path} has format {version!r}, but rl_training {__version__} reads format {FORMAT_VERSION}; "
+            "use the version of rl_training that wrote it"
         )
     with _fitting(f"checkpoint {path}: manifest.json"):
         if manifest_hash(manifest) != manifest.get("sha256"):

@@ -102,8 +102,7 @@ class Snapshots:
         Return the environments that did not come back to where they were. Nothing on disk is touched.
         """
         state = checkpoint.state
-        trained = checkpoint.spec or checkpoint.facts["spaces"]
-        check_spaces(f"checkpoint {checkpoint.path}", self.config, self.stepper.spec, trained)
+        check_spaces(f"checkpoint {checkpoint.path}", self.config, self.stepper.spec, checkpoint.spec)
         with fitting_weights(checkpoint.path):
             self.learner.load_state_dict(state)
         if "trainer" not in state:  # saved by hand: what was learned, and perhaps where the environments were

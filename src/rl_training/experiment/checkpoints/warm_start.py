@@ -75,8 +75,7 @@ class Learned:
     def put_into(self, config: TrainConfig, parts: Parts, stepper: EnvStepper) -> None:
         """Give networks their weights, and wrappers their statistics at the next reset."""
         source, state = self.checkpoint.path, self.checkpoint.state
-        trained = self.checkpoint.spec or self.checkpoint.facts["spaces"]
-        check_spaces(f"checkpoint {source}", config, stepper.spec, trained)
+        check_spaces(f"checkpoint {source}", config, stepper.spec, self.checkpoint.spec)
         with restoring(source):
             try:
                 parts.learner.load_learned(state)
