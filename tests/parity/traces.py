@@ -243,7 +243,7 @@ def checksum(tensors: list[Tensor]) -> float:
 
     A number v at place i counts as 1.5 |v| + 0.5 cos(i) v, that is between once and twice its size.
     """
-    values = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    values = torch.cat([tensor.reshape(-1).cpu() for tensor in tensors])
     places = torch.arange(len(values), dtype=torch.float64)
     return float((1.5 * values.abs() + 0.5 * places.cos() * values).sum())
 

@@ -46,7 +46,7 @@ class TensorStruct:
 def taken(numbers: Any, index: Tensor | Array) -> Any:
     """Return rows of a tensor or an array, copied; a tensor's places as a tensor, an array's as an array."""
     if isinstance(numbers, Tensor):
-        return numbers[torch.as_tensor(index)]
+        return numbers[torch.as_tensor(index, device=numbers.device)]
     return numbers.take(np.asarray(index), axis=0)
 
 
