@@ -13,7 +13,7 @@ from typing import Annotated
 import tyro
 
 from rl_training.cli import main as command
-from rl_training.cli.zoo import run_presets
+from rl_training.cli.launching import run_presets
 from rl_training.config import load_config
 from rl_training.core.errors import RunFault, UserError
 

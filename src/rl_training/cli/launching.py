@@ -2,14 +2,19 @@
 
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rl_training.cli.commands import command_name
 from rl_training.cli.job_board import make_board
-from rl_training.core.errors import printable
-from rl_training.lab.jobs import Job, Launched
+from rl_training.config import load_config
+from rl_training.config.presets import presets, zoo_stem
+from rl_training.core.errors import RunFault, printable
+from rl_training.experiment.files import write_json
+from rl_training.lab.jobs import Job, Launched, jobs_of
 from rl_training.lab.launcher import launch
+from rl_training.lab.preset_scores import compare_with_results, measured
 from rl_training.version import __version__
 
 
@@ -58,3 +63,46 @@ def run_jobs(
 def typed(*words: str) -> str:
     """Return the command that was typed, as it can be typed again."""
     return f"{command_name()} {shlex.join(word for word in words if word != '--retry-failed')}"
+
+
+def run_presets(
+    names: Sequence[str],
+    *,
+    seeds: Sequence[int],
+    folder: Path,
+    processes: int,
+    retry_failed: bool,
+    overrides: Mapping[str, Any],
+    again: str,
+    retry: str | None = None,
+) -> int:
+    """Train presets and return the exit code; what each reached lies in `results/` of the folder."""
+    names = list(dict.fromkeys(names))
+    configs = [(name, load_config(name).with_overrides(**overrides)) for name in names]
+    launched, code = run_jobs(
+        jobs_of(configs, seeds),
+        folder,
+        processes=processes,
+        retry_failed=retry_failed,
+        again=again,
+        retry=retry,
+    )
+    for name in names:
+        records = [record for record in launched.records if record["name"] == name]
+        if len(records) == len(seeds):
+            result = measured(name, records)
+            own = f"{Path(name).stem}_{result['fingerprint']}"
+            path = folder / "results" / f"{zoo_stem(name) if name in presets() else own}.json"
+            _write(path, result)
+            print(f"\n{compare_with_results(result)}\n  {path}")
+    return code
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, result)
+    except OSError as error:
+        raise RunFault(
+            f"{path} could not be written: {error.strerror}; the runs are kept, and the same command writes it again"
+        ) from error

@@ -1,27 +1,19 @@
 """`rl-training zoo`: what presets there are, what they are, and running them on many seeds."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from rl_training.cli.launching import run_jobs
 from rl_training.cli.plain_flags import Flags, add_launch_flags
-from rl_training.config import load_config
 from rl_training.config.presets import (
     NEAR,
     Preset,
     known_as,
     preset_name,
-    presets,
     read_presets,
     zoo_names,
-    zoo_stem,
 )
-from rl_training.core.errors import RunFault, UserError, did_you_mean, printable
-from rl_training.experiment.files import write_json
-from rl_training.lab.jobs import jobs_of
-from rl_training.lab.preset_scores import compare_with_results, measured
+from rl_training.core.errors import UserError, did_you_mean, printable
 
 HELP = """usage: rl-training zoo list [--env WORDS] [--algo NAME] [--family NAME]
        rl-training zoo show PRESET
@@ -128,7 +120,7 @@ def _run(argv: list[str]) -> int:
     add_launch_flags(flags, num_seeds=3, output_dir="runs/zoo")
     wanted = flags.parse(argv)
     names = [known_as(given) or _chosen([given])[0].name for given in wanted.presets]
-    from rl_training.cli.launching import typed
+    from rl_training.cli.launching import run_presets, typed  # heavy, and listing must be quick
 
     return run_presets(
         names,
@@ -139,46 +131,3 @@ def _run(argv: list[str]) -> int:
         overrides={} if wanted.total_timesteps is None else {"total_timesteps": wanted.total_timesteps},
         again=typed("zoo", "run", *argv),
     )
-
-
-def run_presets(
-    names: Sequence[str],
-    *,
-    seeds: Sequence[int],
-    folder: Path,
-    processes: int,
-    retry_failed: bool,
-    overrides: Mapping[str, Any],
-    again: str,
-    retry: str | None = None,
-) -> int:
-    """Train presets and return the exit code; what each reached lies in `results/` of the folder."""
-    names = list(dict.fromkeys(names))
-    configs = [(name, load_config(name).with_overrides(**overrides)) for name in names]
-    launched, code = run_jobs(
-        jobs_of(configs, seeds),
-        folder,
-        processes=processes,
-        retry_failed=retry_failed,
-        again=again,
-        retry=retry,
-    )
-    for name in names:
-        records = [record for record in launched.records if record["name"] == name]
-        if len(records) == len(seeds):
-            result = measured(name, records)
-            own = f"{Path(name).stem}_{result['fingerprint']}"
-            path = folder / "results" / f"{zoo_stem(name) if name in presets() else own}.json"
-            _write(path, result)
-            print(f"\n{compare_with_results(result)}\n  {path}")
-    return code
-
-
-def _write(path: Path, result: dict[str, Any]) -> None:
-    try:
-        path.parent.mkdir(exist_ok=True)
-        write_json(path, result)
-    except OSError as error:
-        raise RunFault(
-            f"{path} could not be written: {error.strerror}; the runs are kept, and the same command writes it again"
-        ) from error
