@@ -28,8 +28,14 @@ learn: $(VENV)/.installed-dev
 	$(BIN)/python scripts/masks.py
 
 # Ours and the peers, in a virtual environment of their own; ROWS and ROUNDS as in `bench.py --help`.
+# With BASE=<commit>: this tree and that commit in turns, without peers.
+ifdef BASE
+bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/against_base.py $(BASE) $(if $(ROWS),--rows $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+else
 bench: $(BENCH_VENV)/.installed
 	$(BENCH_VENV)/bin/python benchmarks/bench.py $(if $(ROWS),--rows $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+endif
 
 # What only concerns ourselves: the price of exact resume, and the replay buffer alone.
 bench-ours: $(VENV)/.installed-dev
