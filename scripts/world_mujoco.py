@@ -101,8 +101,8 @@ def table() -> str:
     """Return what was found as a part of the page."""
     found: dict[str, Any] = json.loads(DATA.read_text()) if DATA.exists() else {}
     lines = [
-        "## Versions of MuJoCo\n",
-        "Environments of each package that could be built, reset and stepped 20 times, and what was said otherwise.\n",
+        "## MuJoCo versions\n",
+        "Environments of each package that could be built, reset and stepped 20 times, or the error message.\n",
         "| mujoco | gymnasium, v5 | gymnasium-robotics | dm_control with shimmy |",
         "|---|---|---|---|",
     ]

@@ -14,6 +14,11 @@ PAGES = [
     "CHANGELOG.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
     "scripts/zoo_pages.py",
+    *(
+        f"results/{name}.md"
+        for name in ("bench", "learning_gates", "masks", "parity", "pixels", "replay_memory")
+    ),
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "zoo").glob("*/*.yaml")),
     *sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")),
 ]
 

@@ -173,7 +173,7 @@ def test_a_row_becomes_lines_of_the_tables_and_bars(program: Program, tmp_path: 
     text = (tmp_path / "bench.md").read_text()
     assert "**2.00 (2.00 to 2.00)** | ≥ 1.6: reached | 300 / 290 | ≤ 1: not reached |" in text
     assert "**0.75 (0.75 to 0.75)** | ≥ 1.03: not reached | 300 / 600 | ≤ 0.6: reached |" in text
-    assert "| 90% (90% to 90%) | 180% (180% to 180%) | ≥ 0.85: reached | not told |" in text
+    assert "| 90% (90% to 90%) | 180% (180% to 180%) | ≥ 0.85: reached | unknown |" in text
     assert text.endswith("\na chip, torch 2.\n")
     store.surroundings = around | {"source": "def"}
     store.begin("startup", program.rows.STARTUP.key())
