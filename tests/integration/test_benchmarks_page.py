@@ -1,4 +1,4 @@
-"""The page on benchmarks: its blocks run one after the other, as they stand."""
+"""docs/benchmarks.md: its examples run in order, as shown."""
 
 import os
 import re

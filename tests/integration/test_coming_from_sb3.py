@@ -1,4 +1,4 @@
-"""The page for people who know another library: its code runs, its names exist, and its callbacks do what they say."""
+"""docs/coming-from-sb3.md: its code runs, its names exist, and its callbacks work."""
 
 import contextlib
 import re
@@ -20,7 +20,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_its_code_runs_as_it_stands(number, tmp_path):
+def test_its_code_runs_as_shown(number, tmp_path):
     with contextlib.chdir(tmp_path):
         exec(BLOCKS[number], {})
 
@@ -40,7 +40,7 @@ def test_its_names_are_settings():
     assert set(re.findall(r"`([a-z_]+)`", same[1])) <= ours
 
 
-def test_agents_are_kept_every_so_many_steps_also_after_an_interruption(tiny, tmp_path):
+def test_agents_are_saved_at_every_interval_also_after_an_interruption(tiny, tmp_path):
     def keep():
         return SaveEvery(32, tmp_path / "kept")
 

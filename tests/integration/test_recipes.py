@@ -1,4 +1,4 @@
-"""The page of recipes, every block run exactly as it stands there."""
+"""docs/recipes.md: every example runs exactly as shown."""
 
 import os
 import re
@@ -18,7 +18,7 @@ KNOWN = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.envir
 
 
 @pytest.mark.parametrize("number", range(len(SCRIPTS)))
-def test_a_script_runs_as_it_stands(tmp_path, number):
+def test_a_script_runs_as_shown(tmp_path, number):
     (tmp_path / "my_env.py").write_text(ENVIRONMENT, encoding="utf-8")
     (tmp_path / "script.py").write_text(SCRIPTS[number], encoding="utf-8")
     done = subprocess.run(

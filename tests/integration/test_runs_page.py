@@ -1,4 +1,4 @@
-"""The page about looking after runs: its scripts run as they stand, and its commands do."""
+"""docs/runs.md: its scripts and commands run as shown."""
 
 import os
 import re
@@ -35,13 +35,13 @@ def run_script(text: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_script_runs_as_it_stands(tmp_path):
+def test_the_script_runs_as_shown(tmp_path):
     lines = run_script(SCRIPT, tmp_path).splitlines()
     assert [line.split()[1] for line in lines] == ["1", "2"]
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {line.split()[0] for line in lines}
 
 
-def test_the_script_with_pandas_runs_as_it_stands(tmp_path):
+def test_the_script_with_pandas_runs_as_shown(tmp_path):
     pytest.importorskip("pandas")
     run_folder(tmp_path / "runs", "one")
     run_folder(tmp_path / "runs", "two", (3.0, 7.0))
@@ -50,7 +50,7 @@ def test_the_script_with_pandas_runs_as_it_stands(tmp_path):
     assert re.search(r"1000 +5\.0", said)
 
 
-def test_its_commands_run_as_they_stand(cli, tmp_path, monkeypatch):
+def test_its_commands_run_as_shown(cli, tmp_path, monkeypatch):
     run_folder(tmp_path / "runs", "RUN", seed=1)
     run_folder(tmp_path / "runs", "OTHER", seed=2)
     monkeypatch.chdir(tmp_path)
@@ -65,5 +65,5 @@ def test_its_commands_run_as_they_stand(cli, tmp_path, monkeypatch):
     assert (tmp_path / "results.csv").exists()
 
 
-def test_it_tells_every_status():
+def test_it_lists_every_status():
     assert all(f"`{status}`" in PAGE for status in (*STATUSES, NO_RUN))

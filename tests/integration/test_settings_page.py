@@ -1,4 +1,4 @@
-"""The page of settings worth knowing: its configs load, its commands are understood, its settings are there."""
+"""docs/settings.md: its configs load, its commands parse, its settings exist."""
 
 import re
 import shlex
@@ -27,7 +27,7 @@ def test_its_configs_load(text):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_its_commands_are_understood(command):
+def test_its_commands_parse(command):
     program, name, *words = shlex.split(command)
     assert (program, name) == ("rl-training", "train")
     start, words = taken_flag(words, "--start-from", "run", "RUN")
@@ -36,7 +36,7 @@ def test_its_commands_are_understood(command):
     assert config_from_dict(parse_train_flags("ppo", base, flags, "prog", "")["config"]).algo == "ppo"
 
 
-def test_its_settings_are_there():
+def test_its_settings_exist():
     names = {item.name for item in fields(TrainConfig)}
     wanted = {
         "max_episode_steps",

@@ -1,4 +1,4 @@
-"""The page of the zoo: its configs load, its manifest is understood, its Python runs, its counts are true."""
+"""docs/zoo.md: its configs load, its manifest parses, its Python runs, its counts are right."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What of the zoo is made from the presets is current; `python scripts/zoo_pages.py` renews it."""
+"""The generated files of the zoo are up to date; `python scripts/zoo_pages.py` updates them."""
 
 import importlib.util
 from pathlib import Path
