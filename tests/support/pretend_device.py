@@ -101,7 +101,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     )
     if kwargs.get("device") is not None:
         on_device = torch.device(kwargs["device"]).type == NAME
-        plain_kwargs["device"] = "cpu"
+        plain_kwargs["device"] = "cpu" if on_device else kwargs["device"]
     result = func(*plain_args, **plain_kwargs)
     if name.endswith("_") and isinstance(args[0], PretendTensor):  # in place
         return args[0]
