@@ -209,7 +209,7 @@ def test_the_comparison_notices_differences(
     runs = [Path(outcome.out.strip()) for outcome in outcomes]
     found = {difference.rpartition(": ")[2].rpartition("/")[2] for difference in chaos.compare(*runs)}
     assert found == {
-        "envs.safetensors",
+        "sampler.safetensors",
         "generators.safetensors",
         "model.safetensors",
         "optimizer.safetensors",

@@ -524,8 +524,8 @@ OTHERS = {
     "moody": Fault(
         "the environment is not a function of its seed and actions",
         "resume RUN",
-        ("warning: environments [0, 1] are not deterministic: replaying their actions led elsewhere. They go on with a "
-         "fresh episode, so this run is not the same as if it had not been interrupted",),
+        ("warning: environments [0, 1] are not deterministic: replaying their actions led to another state. They "
+         "begin a new episode, so this run differs from an uninterrupted one",),
         0, "the unfinished episodes",
     ),
 }  # fmt: skip

@@ -380,7 +380,7 @@ def test_weights_of_another_type_are_refused_or_converted(attempt, door, dtype):
     attempt(harm, door, codes=(0, 2))
 
 
-@pytest.mark.parametrize("group", ["envs", "generators", "source", "trainer", "learner"])
+@pytest.mark.parametrize("group", ["sampler", "generators", "source", "trainer", "learner"])
 @pytest.mark.parametrize("case", ["no tensors", "scalar", "wide", "empty tensor"])
 def test_the_rest_of_the_state_that_does_not_fit(attempt, group, case):
     def harm(run_dir: Path) -> None:
@@ -536,12 +536,14 @@ STATE = {
     "generator of nothing": set_at("state", "learner", "minibatch_rng")({}),
     "another bit generator": set_at("state", "learner", "minibatch_rng", "bit_generator")("MT19937"),
     "huge random state": set_at("state", "learner", "minibatch_rng", "state")({"state": 2**300, "inc": -1}),
-    "no environments": drop("state", "envs"),
-    "episodes that are no numbers": set_at("state", "envs", "episodes")(["a", "b"]),
-    "negative episodes": set_at("state", "envs", "episodes")([-7, -7]),
-    "huge episodes": set_at("state", "envs", "episodes")([2**80, 2**80]),
-    "lengths that are not there": set_at("state", "envs", "lengths")([10**9, 10**9]),
-    "negative lengths": set_at("state", "envs", "lengths")([-3, -3]),
+    "no sampler": drop("state", "sampler"),
+    "no explorer": drop("state", "sampler", "explorer"),
+    "no environments": drop("state", "sampler", "envs"),
+    "episodes that are no numbers": set_at("state", "sampler", "envs", "episodes")(["a", "b"]),
+    "negative episodes": set_at("state", "sampler", "envs", "episodes")([-7, -7]),
+    "huge episodes": set_at("state", "sampler", "envs", "episodes")([2**80, 2**80]),
+    "lengths that are not there": set_at("state", "sampler", "envs", "lengths")([10**9, 10**9]),
+    "negative lengths": set_at("state", "sampler", "envs", "lengths")([-3, -3]),
     "no log positions": drop("facts", "log_positions"),
     "log positions of a list": set_at("facts", "log_positions")([1]),
     "negative log position": set_at("facts", "log_positions", "metrics.jsonl")(-1),

@@ -34,7 +34,7 @@ def test_a_resumed_ppo_run_equals_an_uninterrupted_one_in_the_middle_of_games(ti
     config = tiny(**TINY, num_steps=11, batch_size=11, env_backend=backend)
     whole = train(config).run_dir
     paused = train(config, callbacks=[StopAtUpdate(88)]).run_dir
-    state = manifest(paused / "checkpoints" / "step_88")["state"]["envs"]
+    state = manifest(paused / "checkpoints" / "step_88")["state"]["sampler"]["envs"]
     assert max(state["lengths"]) > 0, "no game was unfinished: the test would say nothing"
     assert min(state["episodes"]) > 0, "no game had ended"
     resume(paused)

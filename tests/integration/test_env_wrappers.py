@@ -216,7 +216,7 @@ def test_a_resumed_run_has_the_same_bytes(tiny, kind, backend):
     whole, paused = train(settings), train(settings, callbacks=[StopAtCollect(96)])
     assert paused.paused
     again = resume(paused.run_dir)
-    names = ["model.safetensors", "optimizer.safetensors", "envs.safetensors"]
+    names = ["model.safetensors", "optimizer.safetensors", "sampler.safetensors"]
     for name in names:
         assert (whole.checkpoint_path / name).read_bytes() == (again.checkpoint_path / name).read_bytes()
 

@@ -31,7 +31,7 @@ def tensors(checkpoint: Path) -> dict[str, bytes]:
 
 
 def envs(checkpoint: Path) -> dict[str, Any]:
-    return json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))["state"]["envs"]
+    return json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))["state"]["sampler"]["envs"]
 
 
 def evaluations(run_dir: Path) -> bytes:
@@ -180,5 +180,5 @@ def test_a_curriculum_that_shows_in_the_rewards_is_noticed_on_resume(tiny):
         return Curriculum(Lottery())
 
     paused = train(staggered(tiny), factory=make, callbacks=[StopAtUpdate(110)])
-    with pytest.warns(UserWarning, match="paid other rewards when their actions were replayed"):
+    with pytest.warns(UserWarning, match="other rewards when their actions were replayed"):
         resume(paused.run_dir, factory=make)

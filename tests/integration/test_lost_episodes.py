@@ -95,10 +95,10 @@ def test_correlated_noise_begins_anew_with_the_episode(tmp_path):
     settings = TD3Config(**REPLAY, train_freq=2, action_noise="ornstein_uhlenbeck", action_noise_sigma=0.5)
     first, second = lost(tmp_path, "td3", settings, before=32, after=2)
     stood, stands = (
-        load_file(path / "learner.safetensors")["explorer/noise/value"] for path in (first, second)
+        load_file(path / "sampler.safetensors")["explorer/noise/value"] for path in (first, second)
     )
     assert (np.abs(stood) > 0.01).all(), "the noise stood at 0: the test would say nothing"
-    saved = json.loads((first / "manifest.json").read_text(encoding="utf-8"))["state"]["learner"]["explorer"]
+    saved = json.loads((first / "manifest.json").read_text(encoding="utf-8"))["state"]["sampler"]["explorer"]
     rng = np.random.default_rng()
     set_generator_state(rng, saved["rng"])
     assert stands.tolist() == OrnsteinUhlenbeckNoise((2, 1), 0.5).sample(rng).tolist()

@@ -129,7 +129,7 @@ def test_resumed_equals_uninterrupted_bit_for_bit(tiny, rows, variant, how):
         resumed_at = 5 * per_rollout
     else:
         run_dir, resumed_at = crashed(config, 6 * per_rollout), 4 * per_rollout
-    lengths = manifest(run_dir / "checkpoints" / f"step_{resumed_at}")["state"]["envs"]["lengths"]
+    lengths = manifest(run_dir / "checkpoints" / f"step_{resumed_at}")["state"]["sampler"]["envs"]["lengths"]
     assert max(lengths) > 0, "no episode was unfinished: the test would say nothing"
     result = resume(run_dir)
     assert result.run_dir == run_dir
@@ -165,7 +165,7 @@ def test_returns_in_progress_go_on(tiny, rows):
     config = tiny(env_id="tiny_envs:Still-v0", total_timesteps=960, normalize_reward=True, learning_rate=1e-2)
     whole = train(config).run_dir
     run_dir = train(config, callbacks=[StopAtUpdate(128)]).run_dir
-    unfinished = manifest(run_dir / "checkpoints" / "step_128")["state"]["trainer"]["sampler"]
+    unfinished = manifest(run_dir / "checkpoints" / "step_128")["state"]["sampler"]["episodes"]
     assert unfinished["lengths"] == [64, 64]
     resume(run_dir)
     assert_same_run(run_dir, whole, rows)
@@ -249,7 +249,14 @@ def test_every_kind_of_action_is_replayed(tiny, action):
     config, per_rollout = staggered(tiny, env_id="Sum", num_envs=3)
     whole = train(config, factory=make)
     run_dir = train(config, factory=make, callbacks=[StopAtUpdate(5 * per_rollout)]).run_dir
-    assert max(manifest(run_dir / "checkpoints" / f"step_{5 * per_rollout}")["state"]["envs"]["lengths"]) > 0
+    assert (
+        max(
+            manifest(run_dir / "checkpoints" / f"step_{5 * per_rollout}")["state"]["sampler"]["envs"][
+                "lengths"
+            ]
+        )
+        > 0
+    )
     assert tensors(resume(run_dir, factory=make).checkpoint_path) == tensors(whole.checkpoint_path)
 
 
@@ -261,9 +268,9 @@ def test_every_part_of_the_state_matters(tiny):
     )  # fmt: skip
     folders = sorted((train(config).run_dir / "checkpoints").glob("step_*"))
     assert len(folders) == 5
-    for name in ("model.safetensors", "optimizer.safetensors", "envs.safetensors"):
+    for name in ("model.safetensors", "optimizer.safetensors", "sampler.safetensors"):
         assert len({(folder / name).read_bytes() for folder in folders}) == 5, name
-    for group in ("learner", "trainer", "envs"):
+    for group in ("learner", "trainer", "sampler"):
         assert len({json.dumps(manifest(folder)["state"][group]) for folder in folders}) == 5, group
 
 
@@ -575,7 +582,7 @@ def test_a_resumed_run_goes_on_in_the_middle_of_its_episodes(tiny, starts, backe
 
 
 def last_observations(checkpoint: Path) -> np.ndarray:
-    return load_file(checkpoint / "envs.safetensors")["obs/0"]
+    return load_file(checkpoint / "sampler.safetensors")["envs/obs/0"]
 
 
 def test_native_environments_go_on_with_episodes_they_have_not_played(tiny, starts, rows):
@@ -602,7 +609,7 @@ def test_the_command_says_that_native_environments_do_not_come_back(tiny, cli, t
         assert (outcome.code, outcome.err) == (0, "")
         notes = [line for line in outcome.out.splitlines() if line.startswith("note: ")]
         assert len(notes) == told
-        assert all("native" in note and "fresh episodes" in note for note in notes)
+        assert all("native" in note and "new episodes" in note for note in notes)
 
 
 def test_a_run_that_is_in_use_is_refused(tiny):

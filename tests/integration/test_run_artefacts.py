@@ -155,9 +155,11 @@ def test_the_manifest_hashes_its_files_and_holds_what_the_run_was(run_dir, read_
     }
     assert {path.name for path in folder.iterdir()} == {*tensors, "manifest.json"}
     assert set(manifest["state"]) == {
-        "model", "optimizer", "learner", "source", "trainer", "envs", "generators",
+        "model", "optimizer", "learner", "source", "trainer", "sampler", "generators",
     }  # fmt: skip
-    assert {f"{group}.safetensors" for group in ("model", "optimizer", "envs", "generators")} <= set(tensors)
+    assert {f"{group}.safetensors" for group in ("model", "optimizer", "sampler", "generators")} <= set(
+        tensors
+    )
     facts, last = manifest["facts"], rows(run_dir / "evaluations.jsonl")[-1]
     assert facts["evaluation"] == {key: value for key, value in last.items() if key != "timesteps"}
     assert facts["best_checkpoint"] == read_pointer(run_dir, "best").name
@@ -178,7 +180,7 @@ def test_a_run_begins_with_a_checkpoint_of_its_first_instant(run_dir, tiny):
     assert manifest["facts"]["evaluation"] is None
     assert manifest["facts"]["best_checkpoint"] is None
     assert manifest["facts"]["log_positions"]["metrics.jsonl"] == 0
-    assert manifest["state"]["envs"]["lengths"] == [0, 0]
+    assert manifest["state"]["sampler"]["envs"]["lengths"] == [0, 0]
     untrained = PPO(tiny()).agent.state["model"]
     saved = load_file(folder / "model.safetensors")
     assert set(saved) == set(split_state(untrained)[0])

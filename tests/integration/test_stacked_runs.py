@@ -48,7 +48,7 @@ def test_a_resumed_run_on_stacked_images_equals_an_uninterrupted_one(tiny, rows,
     )  # fmt: skip
     whole = train(config, factory=Flicker).run_dir
     paused = train(config, factory=Flicker, callbacks=[StopAtUpdate(88)]).run_dir
-    state = manifest(paused / "checkpoints" / "step_88")["state"]["envs"]
+    state = manifest(paused / "checkpoints" / "step_88")["state"]["sampler"]["envs"]
     assert state["lengths"] == [10, 10], "no episode was unfinished: the test would say nothing"
     spec = probe_spec(config, Flicker)
     assert spec.observation_space["picture"].shape == (6, 8, 7)

@@ -110,7 +110,7 @@ class TestWhatItBeginsWith:
         folders = Path(new.agent.path).parent
         counts = []
         for folder in (old.checkpoint_path, folders / "step_0", folders / "step_64"):
-            state = open_checkpoint(folder).state["envs"]["statistics"]
+            state = open_checkpoint(folder).state["sampler"]["envs"]["statistics"]
             counts.append([float(next(iter(state[str(i)].values()))["count"]) for i in range(2)])
         assert np.allclose(counts[0], counts[1], atol=1.5)  # the first observation is one more
         assert min(counts[2]) > max(counts[0])

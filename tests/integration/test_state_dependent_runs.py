@@ -87,7 +87,7 @@ def test_learn_predict_evaluate_save_load_and_learn_on(variant, config, tmp_path
     actions, _ = model.predict(obs)
     np.testing.assert_array_equal(model.predict(obs)[0], actions)
     assert not np.array_equal(model.predict(obs, deterministic=False)[0], actions)
-    weights, explorer = (load_file(model.agent.path / f"{name}.safetensors") for name in ("model", "learner"))
+    weights, explorer = (load_file(model.agent.path / f"{name}.safetensors") for name in ("model", "sampler"))
     if settings.get("use_sde"):
         assert weights["head.log_std"].shape == (8, 1)
         assert (weights["head.log_std"] != -1.0).all(), "every deviation has learned"

@@ -325,7 +325,7 @@ class TestInsideOfACallback:
 
         class Count(Callback):
             def on_start(self, context: TrainingContext) -> None:
-                (moments,) = context.agent.state["envs"]["statistics"]["0"].values()
+                (moments,) = context.agent.state["sampler"]["envs"]["statistics"]["0"].values()
                 counts.append(moments["count"])
 
         PPO.load(tmp_path / "half", env=build).learn(32, callbacks=[Count()])
@@ -615,7 +615,7 @@ class TestStopsAndBudgetsSurvive:
         config = tiny(total_timesteps=320, eval_every_timesteps=32, stop_at_reward=0.0)
         run_dir = train(config).run_dir
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.start._environments", self.killed)
+            patch.setattr("rl_training.experiment.start._engine", self.killed)
             with pytest.raises(Killed):
                 resume(run_dir, total_timesteps=64)
         assert status_of(run_dir) == "stopped"

@@ -93,6 +93,12 @@ class Driven:
         self.episodes = RecentEpisodes()
         self.stepper.reset()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the learner, with that of the explorer beside it."""
+        state = self.learner.state_dict()
+        explorer = self.sampler.explorer.state_dict()
+        return {**state, "learner": {**state.get("learner", {}), "explorer": explorer}}
+
     def collect(self) -> None:
         collected = self.sampler.collect(self.source.steps_per_collect, self.progress)
         self.progress = self.progress.advanced(timesteps=collected.timesteps)

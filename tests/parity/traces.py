@@ -252,7 +252,7 @@ def checksums(driven: Driven) -> tuple[float, float]:
     """Return the checksums of what is learned and of the optimizers' moments; float32 counters are left out."""
     learned: list[Tensor] = []
     moments: list[Tensor] = []
-    for name, tensor in tensors_of(driven.learner.state_dict()):
+    for name, tensor in tensors_of(driven.state_dict()):
         if tensor.dtype == torch.float64:
             (moments if name.startswith("/optimizer") else learned).append(tensor)
     return checksum(learned), checksum(moments)
@@ -261,7 +261,7 @@ def checksums(driven: Driven) -> tuple[float, float]:
 def digest(driven: Driven) -> str:
     """Return a short hash of the bytes of every tensor the learner would save."""
     sha = hashlib.sha256()
-    for name, tensor in tensors_of(driven.learner.state_dict()):
+    for name, tensor in tensors_of(driven.state_dict()):
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         sha.update(tensor.contiguous().numpy().tobytes())
     return sha.hexdigest()[:10]

@@ -335,9 +335,9 @@ def test_acting_and_learning_on_a_rollout_see_the_same_statistics(tmp_path: Path
 
 def test_resume_restores_random_states_and_never_reseeds(tmp_path: Path) -> None:
     run_dir = runs.train(config(tmp_path)).run_dir
-    saved = read_checkpoint(run_dir / "checkpoints" / "step_1024").state["learner"]
-    fresh = build_parts(config(tmp_path), VectorStepper(make_vector_env(config(tmp_path))).spec).learner
-    assert saved["explorer"] != fresh.state_dict()["learner"]["explorer"]
+    saved = read_checkpoint(run_dir / "checkpoints" / "step_1024").state["sampler"]
+    fresh = build_parts(config(tmp_path), VectorStepper(make_vector_env(config(tmp_path))).spec).actor
+    assert saved["explorer"] != fresh.explorer.state_dict()
     started: list[Any] = []
 
     class FirstCollect(Callback):
@@ -345,7 +345,7 @@ def test_resume_restores_random_states_and_never_reseeds(tmp_path: Path) -> None
             started.append(progress.timesteps)
 
     result = runs.resume(run_dir, total_timesteps=1152, callbacks=[FirstCollect()])
-    after = read_checkpoint(result.checkpoint_path).state["learner"]
+    after = read_checkpoint(result.checkpoint_path).state["sampler"]
     assert started == [1152]
     assert after["explorer"] != saved["explorer"]
     parts = build_parts(config(tmp_path), VectorStepper(make_vector_env(config(tmp_path))).spec)

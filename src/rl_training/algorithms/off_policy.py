@@ -103,7 +103,7 @@ class OffPolicyLearner(BaseLearner):
         refuse_single_rows(actor.policy, config.batch_size, "use a larger batch_size")
         self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
         self._batch_size = config.batch_size
-        self.owners = {"model": actor.policy, "learner/explorer": actor.explorer}
+        self.owners = {"model": actor.policy}
 
     @property
     def on_arrays(self) -> bool:

@@ -146,7 +146,7 @@ class OnPolicyLearner(BaseLearner):
         # layers that know their own backward have no modes
         plain = actor.policy.encoding.encoder is None or self.update_path == "explicit"
         self.moded = () if plain else (actor.policy.network,)
-        self.owners = {"model": actor.policy, "optimizer": optimizer, "learner/explorer": actor.explorer}
+        self.owners = {"model": actor.policy, "optimizer": optimizer}
 
     def learning_rate(self, progress: Progress) -> Tensor:
         """Return the step size at this point of the run."""

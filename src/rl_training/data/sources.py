@@ -88,9 +88,9 @@ class RolloutSource:
         """Memory of a rollout, which is taken as the first one fills."""
         return self.buffer.nbytes
 
-    def forget(self, envs: Sequence[int]) -> None:
-        """Drop the running returns of environments whose episode will not go on."""
-        self._running_returns[list(envs)] = 0.0
+    def forget(self, rows: Sequence[int]) -> None:
+        """Drop the running returns of rows whose episode does not continue."""
+        self._running_returns[list(rows)] = 0.0
 
     def state_dict(self) -> State:
         """Between iterations the buffer is spent; only the running returns live on."""
@@ -193,10 +193,10 @@ class ReplaySource:
         """Memory of the full buffer."""
         return self.buffer.nbytes
 
-    def forget(self, envs: Sequence[int]) -> None:
-        """Drop the unfinished transitions and running returns of environments whose episode will not go on."""
-        self.buffer.forget(list(envs))
-        self._running_returns[list(envs)] = 0.0
+    def forget(self, rows: Sequence[int]) -> None:
+        """Drop the unfinished transitions and running returns of rows whose episode does not continue."""
+        self.buffer.forget(list(rows))
+        self._running_returns[list(rows)] = 0.0
 
     def state_dict(self) -> State:
         """Return everything but the rows, which are saved in segments."""

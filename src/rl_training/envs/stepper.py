@@ -184,7 +184,8 @@ class VectorStepper:
         observations and other rewards continues, with a warning: its rewards may come from a global random generator,
         which is restored.
         """
-        if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv) or not state:
+        same_number = len(state.get("episodes", ())) == self.rows.num_envs
+        if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv) or not same_number:
             self.reset()
             return list(range(self.spec.num_envs))
         episodes, lengths = [int(e) for e in state["episodes"]], [int(n) for n in state["lengths"]]

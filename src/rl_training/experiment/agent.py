@@ -24,6 +24,7 @@ from rl_training.envs.masks import check_user_masks, split_mask_entry
 from rl_training.envs.observations import batched
 from rl_training.envs.stepper import saved_statistics
 from rl_training.envs.stepper_factory import evaluation_stepper
+from rl_training.envs.wrapper_statistics import Statistics
 from rl_training.experiment.agent_copies import check_picklable, copied_state
 from rl_training.experiment.building import (
     NO_OBJECTS,
@@ -35,6 +36,7 @@ from rl_training.experiment.building import (
 from rl_training.experiment.checkpoints.format import SPACES, write_checkpoint
 from rl_training.experiment.checkpoints.trust import OWN, Permission, refuse_missing_factory
 from rl_training.experiment.evaluation import evaluate_policy
+from rl_training.runtime.sampler import saved_envs
 
 
 class Agent:
@@ -70,6 +72,11 @@ class Agent:
     def state(self) -> dict[str, State]:
         """What a checkpoint of it holds."""
         return self._state()
+
+    @property
+    def statistics(self) -> list[Statistics]:
+        """The running statistics of its environments' wrappers, one entry per environment."""
+        return saved_statistics(saved_envs(self.state))
 
     @property
     def timesteps(self) -> int:
@@ -151,7 +158,7 @@ class Agent:
         stepper = evaluation_stepper(config, num_episodes, factory)
         try:
             check_spaces(self._name, config, stepper.spec, self.spec)
-            stepper.use_statistics(saved_statistics(self.state.get("envs", {})))
+            stepper.use_statistics(self.statistics)
             return evaluate_policy(
                 config, stepper, self.policy, num_episodes, deterministic=deterministic
             ).summary()

@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
-from rl_training.core.protocols import EnvStepper
+from rl_training.core.protocols import Engine
 from rl_training.core.seeding import (
     callers_generators_kept,
     global_generators,
@@ -18,7 +18,7 @@ from rl_training.core.seeding import (
     set_global_generators,
 )
 from rl_training.core.types import EnvSpec, Evaluation, Progress
-from rl_training.envs.stepper_factory import evaluation_stepper, training_stepper
+from rl_training.envs.stepper_factory import evaluation_stepper
 from rl_training.experiment.agent import Agent, agent_facts
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.folders import has_checkpoints, read_newest
@@ -39,7 +39,6 @@ from rl_training.experiment.logs.curves import plot_learning_curve
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import EvaluationLog, MetricFiles
 from rl_training.runtime.callbacks import Callback, PauseTraining, TrainingContext, config_callbacks
-from rl_training.runtime.sampler import LocalSampler
 from rl_training.runtime.trainer import Cadence, Trainer, columns_of
 
 
@@ -87,7 +86,7 @@ class Run:
         return checkpoint
 
     def execute(
-        self, run_dir: Path, metadata: Metadata, stepper: EnvStepper, checkpoint: Checkpoint | None
+        self, run_dir: Path, metadata: Metadata, engine: Engine, checkpoint: Checkpoint | None
     ) -> TrainResult:
         """Train to the end; whatever happens, the folder says how it ended.
 
@@ -97,7 +96,7 @@ class Run:
         self.run_dir, self.metadata = run_dir, metadata
         while True:
             try:
-                with self._equipped(stepper) as interrupts:
+                with self._equipped(engine) as interrupts:
                     try:
                         start = self._begin(checkpoint, interrupts)
                     except PauseTraining as pause:
@@ -112,15 +111,15 @@ class Run:
                 if self.restarts == self.config.max_restarts:
                     raise
                 self._count_restart(fault)
-            spec = stepper.spec
+            spec = engine.spec
             # what failed may hold much memory, and its successor is about to take as much
-            del self.parts, self.trainer, self.snapshots
+            del self.parts, self.sampler, self.trainer, self.snapshots
             gc.collect()  # the fault's traceback and its frames hold each other
             if has_checkpoints(run_dir):  # otherwise it begins as it began
                 checkpoint = read_newest(run_dir)
             own = self._is_own(checkpoint)
             checkpoint = self.build_parts(spec, checkpoint, own=own, fall_back_in=run_dir)
-            stepper = training_stepper(self.config, self.given.factory)
+            engine.restart()
 
     def _count_restart(self, fault: EnvironmentFault) -> None:
         self.restarts += 1
@@ -128,14 +127,16 @@ class Run:
         self.metadata.restarted(str(fault))
 
     @contextlib.contextmanager
-    def _equipped(self, stepper: EnvStepper) -> Iterator[Interrupts]:
+    def _equipped(self, engine: Engine) -> Iterator[Interrupts]:
         """Make what one attempt needs besides its parts; afterwards close it, and record a fault."""
-        config, self.stepper = self.config, stepper
-        self.snapshots = Snapshots(config, self.run_dir / "checkpoints", self.parts, stepper, self.facts)
+        config, self.spec = self.config, engine.spec
+        self.sampler = engine.make_sampler(self.parts.actor.explorer, self.parts.source)
+        checkpoints = self.run_dir / "checkpoints"
+        self.snapshots = Snapshots(config, checkpoints, self.parts, self.sampler, self.spec, self.facts)
         self.files = None
         with contextlib.ExitStack() as open_things:
             self.open_things = open_things
-            open_things.callback(stepper.close)
+            open_things.callback(engine.close)
             self.evaluation_envs = evaluation_stepper(config, config.num_eval_episodes, self.given.factory)
             open_things.callback(self.evaluation_envs.close)
             interrupts = open_things.enter_context(Interrupts(config.max_time))
@@ -154,7 +155,7 @@ class Run:
         config, actor = self.config, self.parts.actor
 
         def evaluate() -> Evaluation:
-            self.evaluation_envs.use_statistics(self.stepper.statistics())
+            self.evaluation_envs.use_statistics(self.sampler.statistics())
             before = global_generators()
             try:
                 return interrupts.interruptible(
@@ -168,7 +169,7 @@ class Run:
 
         log = EvaluationLog(self.run_dir / "evaluations.jsonl")
         return Trainer(
-            LocalSampler(self.stepper, actor.explorer, self.parts.source),
+            self.sampler,
             self.parts.source,
             self.parts.learner,
             cadence=Cadence(
@@ -216,27 +217,30 @@ class Run:
         if checkpoint is None:
             seed_global_generators(self.config.seed)
             if self.learned is not None:
-                self.learned.put_into(self.config, self.parts, self.stepper)
-            self.stepper.reset()
+                self.learned.put_into(self.config, self.parts, self.spec)
+                self.sampler.use_statistics(self.learned.statistics, frozen=False)
+            self.sampler.start()
             return
         own, state = self._is_own(checkpoint), checkpoint.state
         with restoring(checkpoint.path):
-            lost = self.snapshots.restore(checkpoint, own=own)
+            self.snapshots.restore(checkpoint, own=own)
             if "trainer" in state:  # not saved by hand
                 if own:
-                    self.trainer.load_state_dict(state["trainer"], lost=lost)
+                    self.trainer.load_state_dict(state["trainer"])
                     self.trainer.last_evaluation = checkpoint.facts["evaluation"]
                 set_global_generators(state["generators"])
             else:
                 seed_global_generators(self.config.seed)
 
     def _tell_callbacks(self, start: Progress) -> None:
-        learner, stepper, trainer = self.parts.learner, self.stepper, self.trainer
+        learner, sampler, trainer = self.parts.learner, self.sampler, self.trainer
         agent = Agent(
             self.config,
-            stepper.spec,
+            self.spec,
             self.parts.actor.policy,
-            state=lambda: checked_state(learner, "the agent was not saved") | {"envs": stepper.state_dict()},
+            state=lambda: (
+                checked_state(learner, "the agent was not saved") | {"sampler": sampler.state_dict()}
+            ),
             progress=lambda: trainer.progress,
             given=self.given,
         )

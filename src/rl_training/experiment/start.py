@@ -12,7 +12,7 @@ from typing import Any
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.core.protocols import EnvStepper
+from rl_training.core.protocols import Engine
 from rl_training.envs.determinism import settle_rebuilding
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.stepper_factory import training_stepper
@@ -53,6 +53,7 @@ from rl_training.experiment.run_folder import (
 )
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
+from rl_training.runtime.engines import LocalEngine
 
 
 def train(
@@ -85,25 +86,25 @@ def train(
     console = console or Console()
     config = _masks_of(given.name_encoder(config), given, checkpoint or learned, console.notice)
     config = settle_rebuilding(config, factory, console.notice)
-    with _equipped(config, factory) as (config, stepper):
-        _give_notice(config, stepper, console)
+    with _equipped(config, factory) as (config, engine):
+        _give_notice(config, engine, console)
         run = Run(config, given, callbacks, console)
-        run.build_parts(stepper.spec, checkpoint, notice=console.notice)
+        run.build_parts(engine.spec, checkpoint, notice=console.notice)
         # last of all: bad input leaves no folder
-        run_dir = _begun(run, begin, checkpoint, stepper)
+        run_dir = _begun(run, begin, checkpoint, engine)
         record = begin.record if begin is not None else None
         metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments), record)
         if begin is not None:
             console.notice(begin.notice)
         with RunLock(run_dir):
-            return run.execute(run_dir, metadata, stepper, checkpoint)
+            return run.execute(run_dir, metadata, engine, checkpoint)
 
 
-def _give_notice(config: TrainConfig, stepper: EnvStepper, console: Console) -> None:
+def _give_notice(config: TrainConfig, engine: Engine, console: Console) -> None:
     """Show the hints that a user should read before a run of this config begins."""
-    for notice in stepper.notices:
+    for notice in engine.notices:
         console.notice(notice)
-    for key in flattened_images(config, stepper.spec):
+    for key in flattened_images(config, engine.spec):
         console.notice(
             f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, and encoder 'flat' "
             "makes numbers side by side of it; encoder 'auto' takes a CNN"
@@ -112,13 +113,13 @@ def _give_notice(config: TrainConfig, stepper: EnvStepper, console: Console) -> 
         console.notice(remark)
 
 
-def _begun(run: Run, begin: Learned | None, checkpoint: Checkpoint | None, stepper: EnvStepper) -> Path:
+def _begun(run: Run, begin: Learned | None, checkpoint: Checkpoint | None, engine: Engine) -> Path:
     """Return the folder of a run that is about to begin, perhaps with what was learned elsewhere."""
     config, given = run.config, run.given
     if begin is None:
         return make_run_dir(config, start_from=checkpoint.path.resolve() if checkpoint else None, given=given)
     run.learned = begin
-    begin.put_into(config, run.parts, stepper)
+    begin.put_into(config, run.parts, engine.spec)
     return make_run_dir(
         config,
         start_from=Path(FOLDER),
@@ -166,18 +167,18 @@ def resume(
             if extension:
                 checkpoint = _extended(checkpoint, config)
             warn_of_differences(checkpoint, config)
-        with _equipped(config, factory) as (config, stepper):
+        with _equipped(config, factory) as (config, engine):
             start = starting_checkpoint(own, run_dir, given) if isinstance(own, Origin) else checkpoint
             run = Run(config, given, callbacks, console)
             record = own.started_from if isinstance(own, Origin) else None
             if record is not None and start is not None:
                 run.learned, start = Learned(start, record), None
             start = run.build_parts(
-                stepper.spec, start, own=checkpoint is not None, fall_back_in=home, notice=console.notice
+                engine.spec, start, own=checkpoint is not None, fall_back_in=home, notice=console.notice
             )
             metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments), record)
             metadata.resumed(previous, start.progress.timesteps if start else 0)
-            return run.execute(run_dir, metadata, stepper, start)
+            return run.execute(run_dir, metadata, engine, start)
 
 
 def _masks_of(
@@ -296,25 +297,25 @@ def evaluate_checkpoint(
 
 
 @contextlib.contextmanager
-def _equipped(config: TrainConfig, factory: EnvFactory | None) -> Iterator[tuple[TrainConfig, EnvStepper]]:
+def _equipped(config: TrainConfig, factory: EnvFactory | None) -> Iterator[tuple[TrainConfig, Engine]]:
     """Lend a run its environments and threads, and keep the memory that it frees; the config has their number in it.
 
     How many threads `auto` is depends on what the environments show; until that is known there is one, also in workers.
     """
     keep_freed_memory()
-    with using_threads(config.num_threads), _environments(config, factory) as stepper:
-        config = settle_threads(config, stepper.spec)
+    with using_threads(config.num_threads), _engine(config, factory) as engine:
+        config = settle_threads(config, engine.spec)
         with using_threads(config.num_threads):
-            yield config, stepper
+            yield config, engine
 
 
 @contextlib.contextmanager
-def _environments(config: TrainConfig, factory: EnvFactory | None) -> Iterator[EnvStepper]:
-    stepper = training_stepper(config, factory)
+def _engine(config: TrainConfig, factory: EnvFactory | None) -> Iterator[Engine]:
+    engine = LocalEngine(lambda: training_stepper(config, factory))
     try:
-        yield stepper
+        yield engine
     finally:
-        stepper.close()
+        engine.close()
 
 
 __all__ = ["Follow", "TrainResult", "evaluate_checkpoint", "make_run_dir", "resume", "train"]

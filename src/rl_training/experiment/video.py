@@ -16,7 +16,6 @@ from rl_training.core.seeding import EVALUATION_EPISODES
 from rl_training.core.types import Array
 from rl_training.envs.factory import make_env
 from rl_training.envs.masks import NAME as MASK
-from rl_training.envs.stepper import saved_statistics
 from rl_training.experiment.agent import Agent
 from rl_training.experiment.files import refuse_link_inside, scratch_file
 
@@ -39,7 +38,7 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
     config, factory = agent.playground()
     with _drawing(config.env_id):
         env = make_env(config, 0, factory=factory, stream=EVALUATION_EPISODES, render_mode="rgb_array")()
-    for statistics in saved_statistics(agent.state.get("envs", {}))[:1]:
+    for statistics in agent.statistics[:1]:
         env.new_statistics = statistics
         env.freeze_statistics()
     try:

@@ -28,8 +28,8 @@ class SilentExplorer:
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
         """Nothing to note."""
 
-    def forget(self, envs: Sequence[int]) -> None:
-        """It knows nothing of episodes."""
+    def forget(self, rows: Sequence[int]) -> None:
+        """It has no memory of episodes."""
 
     @property
     def owners(self) -> Owners:
@@ -172,10 +172,10 @@ class ContinuousExplorer(SilentExplorer):
         if step.any_ended and self.noise is not None:
             self.noise.restart(step.ended)
 
-    def forget(self, envs: Sequence[int]) -> None:
-        """The noise of these environments begins anew."""
-        if self.noise is not None and envs:
-            self.noise.restart(np.asarray(envs))
+    def forget(self, rows: Sequence[int]) -> None:
+        """Restart the noise of these rows."""
+        if self.noise is not None and rows:
+            self.noise.restart(np.asarray(rows))
 
     @property
     def owners(self) -> Owners:

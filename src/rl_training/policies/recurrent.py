@@ -232,9 +232,9 @@ class RecurrentExplorer(ActorCriticExplorer):
         acted.last_value[:] = self.policy.step(step.obs, self.memory.parts)[1]
         self.begin_phase()
 
-    def forget(self, envs: Sequence[int]) -> None:
-        """Episodes that will not go on are not remembered."""
-        self.memory.restart(list(envs))
+    def forget(self, rows: Sequence[int]) -> None:
+        """Clear the memory of rows whose episode does not continue."""
+        self.memory.restart(list(rows))
 
     @property
     def owners(self) -> Owners:

@@ -83,7 +83,6 @@ class RunningEpisodes:
             return
         self._returns[:] = state["returns"]
         self.lengths[:] = state["lengths"]
-        self._ended[:] = state.get("ended", False)
-        successes = state.get("successes", [None] * len(self._successes))
-        self._successes[:] = [np.nan if said is None else float(said) for said in successes]
+        self._ended[:] = state["ended"]
+        self._successes[:] = [np.nan if said is None else float(said) for said in state["successes"]]
         self.restart(np.isin(np.arange(self.rows.num_envs), list(lost)))

@@ -1,18 +1,19 @@
 """Steps the environments with an explorer, records every step, and returns step counts and finished episodes."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from rl_training.core.columns import allocated
 from rl_training.core.protocols import EnvStepper, Explorer, Recorder
+from rl_training.core.rows import Rows
 from rl_training.core.spaces.layout import action_layout, float_dtype
 from rl_training.core.types import ActArrays, Collected, EpisodeStats, Progress, State
 from rl_training.runtime.episodes import RunningEpisodes
 
 
 class LocalSampler:
-    """Collects `num_steps` vector steps at a time in this process; the same two records serve the whole run."""
+    """Collects in this process; the same two records are overwritten during the whole run."""
 
     def __init__(self, stepper: EnvStepper, explorer: Explorer, recorder: Recorder) -> None:
         self.stepper = stepper
@@ -31,8 +32,22 @@ class LocalSampler:
             extra=allocated(explorer.columns, n),
         )
 
+    @property
+    def rows(self) -> Rows:
+        """The owner of each row."""
+        return self.stepper.rows
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the environments can be restored to the middle of an episode."""
+        return self.stepper.resumable
+
+    def start(self) -> None:
+        """Begin the first episodes."""
+        self.stepper.reset()
+
     def collect(self, num_steps: int, progress: Progress) -> Collected:
-        """Take `num_steps` vector steps; return how many transitions and which finished episodes they were."""
+        """Take `num_steps` vector steps; return the number of valid transitions and the finished episodes."""
         step, acted = self.stepper.out, self.acted
         timesteps, episodes = 0, list[EpisodeStats]()
         for _ in range(num_steps):
@@ -47,10 +62,40 @@ class LocalSampler:
         self.recorder.end_collect(acted)
         return Collected(timesteps, episodes)
 
-    def state_dict(self) -> State:
-        """Return what is known of the episodes that go on."""
-        return self.running.state_dict()
+    def change_seed(self, *stream: int) -> None:
+        """Continue with other episodes than the first ones, where environments cannot be restored."""
+        self.stepper.change_seed(*stream)
 
-    def load_state_dict(self, state: State, *, lost: Sequence[int] = ()) -> None:
-        """Restore it; the episodes of the environments in `lost` are forgotten."""
-        self.running.load_state_dict(state, lost=lost)
+    def statistics(self) -> list[Any]:
+        """Return the running statistics of the environments' wrappers."""
+        return self.stepper.statistics()
+
+    def use_statistics(self, statistics: list[Any], *, frozen: bool = True) -> None:
+        """Set the running statistics of the wrappers at the next reset."""
+        self.stepper.use_statistics(statistics, frozen=frozen)
+
+    def state_dict(self) -> State:
+        """Return the state of the environments, the explorer and the episodes in progress."""
+        return {
+            "envs": self.stepper.state_dict(),
+            "explorer": self.explorer.state_dict(),
+            "episodes": self.running.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> list[int]:
+        """Continue from a saved state; return the environments that could not be restored and begin a new episode.
+
+        Without `episodes`, returns and lengths are counted from here.
+        """
+        self.explorer.load_state_dict(state["explorer"])
+        lost = self.stepper.resume(state["envs"])
+        self.explorer.forget(self.rows.of(lost))
+        if "episodes" in state:
+            self.running.load_state_dict(state["episodes"], lost=lost)
+        return lost
+
+
+def saved_envs(state: State) -> State:
+    """Return the state of the environments in a checkpoint's state; {} if it has none."""
+    found: State = state.get("sampler", {}).get("envs", {})
+    return found

@@ -230,7 +230,7 @@ class Trainer:
                 self.stop_reason, self.pause_reason = self.stop_reason or str(stop), None
 
     def state_dict(self) -> State:
-        """Return which jobs have run, what waits to be logged, and what the callbacks remember."""
+        """Return which jobs have run, the metrics since the last log row, and the state of the callbacks."""
         return {
             "log_fired": self._log_due.fired,
             "evaluate_fired": self._evaluate_due.fired,
@@ -243,15 +243,14 @@ class Trainer:
             "metrics": self.metrics.state_dict(),
             "own_metrics": self.own_metrics.state_dict(),
             "episodes": self.episodes.state_dict(),
-            "sampler": {} if self.sampler is None else self.sampler.state_dict(),
             "callbacks": [[name, state] for name, state in self._callback_states() if state],
         }
 
     def _callback_states(self) -> list[tuple[str, State]]:
         return [(type(callback).__name__, callback.state_dict()) for callback in self.callbacks]
 
-    def load_state_dict(self, state: State, *, lost: Sequence[int] = ()) -> None:
-        """Continue; callbacks are matched by class and order, and `lost` environments begin a fresh episode."""
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a saved state; callbacks are matched by class and order."""
         self._resumed = True
         self._log_due.fired = int(state["log_fired"])
         self._evaluate_due.fired = int(state["evaluate_fired"])
@@ -263,8 +262,6 @@ class Trainer:
         self.metrics.load_state_dict(state["metrics"])
         self.own_metrics.load_state_dict(state["own_metrics"])
         self.episodes.load_state_dict(state["episodes"])
-        if self.sampler is not None:
-            self.sampler.load_state_dict(state["sampler"], lost=lost)
         waiting = list(state["callbacks"])
         for callback in self.callbacks:
             saved = next((entry for entry in waiting if entry[0] == type(callback).__name__), None)

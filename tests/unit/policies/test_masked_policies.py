@@ -10,6 +10,7 @@ from gymnasium import spaces
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.components import BuildContext
 from rl_training.algorithms.q_objective import categorical_losses, quantile_losses, td_losses
+from rl_training.core.rows import Rows
 from rl_training.core.spaces.masks import MASK_KEY, with_mask
 from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.replay_buffer import Transitions
@@ -42,7 +43,7 @@ def some_obs(rng: np.random.Generator, rows: int = ENVS) -> tuple[np.ndarray, np
 
 def acted_for(parts: Any) -> Any:
     class Still:
-        spec = SPEC
+        spec, rows = SPEC, Rows.one_per_env(ENVS)
 
     return LocalSampler(Still(), parts.actor.explorer, None).acted
 

@@ -89,10 +89,10 @@ def test_a_state_from_the_middle_of_a_phase_goes_on_with_the_same_noise(algo: st
 
 
 @pytest.mark.parametrize("algo", KINDS)
-def test_matrices_are_saved_with_the_learner(algo: str) -> None:
+def test_matrices_are_saved_with_the_explorer(algo: str) -> None:
     built = parts(algo)
     steps(built.actor.explorer, 1)
-    saved = built.learner.state_dict()["learner"]["explorer"]["matrices"]
+    saved = built.actor.explorer.state_dict()["matrices"]
     assert saved["matrices"].shape == (ENVS, 5, 2)
     assert saved["matrices"].abs().min() > 0
     assert saved["steps"] == 1
@@ -238,13 +238,13 @@ def test_added_noise_that_remembers_is_saved() -> None:
     built = parts("sac", use_sde=False, action_noise="ornstein_uhlenbeck", learning_starts=0)
     assert isinstance(built.actor.explorer.noise, OrnsteinUhlenbeckNoise)
     steps(built.actor.explorer, 3)
-    saved = built.learner.state_dict()["learner"]["explorer"]["noise"]["value"]
+    saved = built.actor.explorer.state_dict()["noise"]["value"]
     assert saved.abs().min() > 0
 
 
-def test_a_learner_without_either_keeps_what_it_kept() -> None:
+def test_an_explorer_without_either_keeps_what_it_kept() -> None:
     built = parts("sac", use_sde=False)
     assert isinstance(built.learner, SACLearner)
-    assert set(built.learner.state_dict()["learner"]["explorer"]) == {"rng"}
+    assert set(built.actor.explorer.state_dict()) == {"rng"}
     assert SAC.config_class is SACConfig
     assert SACConfig() == SACConfig(use_sde=False, sde_sample_freq=-1, action_noise="none")

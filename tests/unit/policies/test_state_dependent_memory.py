@@ -131,6 +131,6 @@ def test_without_chance_it_takes_its_mean_and_otherwise_draws_every_time() -> No
 
 
 def test_without_it_an_explorer_keeps_what_it_kept() -> None:
-    assert set(parts(use_sde=False).learner.state_dict()["learner"]["explorer"]) == {"rng", "memory"}
+    assert set(parts(use_sde=False).actor.explorer.state_dict()) == {"rng", "memory"}
     assert RecurrentPPO.config_class is RecurrentPPOConfig
     assert RecurrentPPOConfig() == RecurrentPPOConfig(use_sde=False, sde_sample_freq=-1)

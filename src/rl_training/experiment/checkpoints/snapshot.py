@@ -9,7 +9,7 @@ from typing import Any
 from rl_training.algorithms.components import Parts, StatefulLearner
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
-from rl_training.core.protocols import EnvStepper
+from rl_training.core.protocols import Sampler
 from rl_training.core.seeding import global_generators
 from rl_training.core.types import EnvSpec, Progress, State
 from rl_training.experiment.agent import check_spaces
@@ -33,16 +33,12 @@ class Snapshots:
         config: TrainConfig,
         checkpoints: Path,
         parts: Parts,
-        stepper: EnvStepper,
+        sampler: Sampler,
+        spec: EnvSpec,
         agent_facts: Mapping[str, Any],
     ) -> None:
         self.config, self.checkpoints, self.agent_facts = config, checkpoints, agent_facts
-        self.actor, self.learner, self.source, self.stepper = (
-            parts.actor,
-            parts.learner,
-            parts.source,
-            stepper,
-        )
+        self.learner, self.source, self.sampler, self.spec = parts.learner, parts.source, sampler, spec
         self.replay = ReplayFiles(checkpoints, parts.source.storages)
         self.last: Path | None = None
         """The newest checkpoint."""
@@ -70,7 +66,7 @@ class Snapshots:
         state: dict[str, State] = checked_state(self.learner, f"checkpoint {name} was not written") | {
             "source": self.source.state_dict(),
             "trainer": trainer,
-            "envs": self.stepper.state_dict(),
+            "sampler": self.sampler.state_dict(),
             "generators": global_generators(),
         }
         facts = {
@@ -96,36 +92,33 @@ class Snapshots:
         self.cost["time/checkpoint_seconds"] += time.monotonic() - started
         self.cost["time/checkpoint_bytes"] += size + self.replay.bytes_written - written
 
-    def restore(self, checkpoint: Checkpoint, *, own: bool) -> list[int]:
-        """Put the state of a checkpoint, the run's `own` or another's, into the parts and the environments.
+    def restore(self, checkpoint: Checkpoint, *, own: bool) -> None:
+        """Put the state of a checkpoint, the run's `own` or another's, into the parts and the sampler.
 
-        Return the environments that did not come back to where they were. Nothing on disk is touched.
+        Nothing on disk is changed.
         """
-        state = checkpoint.state
-        check_spaces(f"checkpoint {checkpoint.path}", self.config, self.stepper.spec, checkpoint.spec)
+        state, by_hand = checkpoint.state, "trainer" not in checkpoint.state
+        check_spaces(f"checkpoint {checkpoint.path}", self.config, self.spec, checkpoint.spec)
         with fitting_weights(checkpoint.path):
             self.learner.load_state_dict(state)
-        if "trainer" not in state:  # saved by hand: what was learned, and perhaps where the environments were
-            self.stepper.resume(self._fitting_envs(state))
-            return []
-        if own or _brings_replay(checkpoint, self.source.storages):
-            self.source.load_state_dict(state["source"])
-        self.stepper.change_seed(checkpoint.progress.timesteps)
-        lost = self.stepper.resume(self._fitting_envs(state))
-        self.source.forget(lost)
-        self.actor.explorer.forget(lost)
-        if lost and own and self.stepper.resumable:
+        if by_hand and "sampler" not in state:
+            self.sampler.start()
+            return
+        if not by_hand:
+            if own or _brings_replay(checkpoint, self.source.storages):
+                self.source.load_state_dict(state["source"])
+            self.sampler.change_seed(checkpoint.progress.timesteps)
+        saved = state["sampler"]
+        if not own:  # a new run counts the episodes in its own steps
+            saved = {name: part for name, part in saved.items() if name != "episodes"}
+        lost = self.sampler.load_state_dict(saved)
+        self.source.forget(self.sampler.rows.of(lost))
+        if lost and own and self.sampler.resumable:
             warnings.warn(
-                f"environments {lost} are not deterministic: replaying their actions led elsewhere. They go on with a "
-                "fresh episode, so this run is not the same as if it had not been interrupted",
+                f"environments {lost} are not deterministic: replaying their actions led to another state. They begin "
+                "a new episode, so this run differs from an uninterrupted one",
                 stacklevel=2,
             )
-        return lost
-
-    def _fitting_envs(self, state: dict[str, State]) -> State:
-        """Return the saved environments, nothing if their number was another."""
-        envs = state.get("envs", {})
-        return envs if len(envs.get("episodes", ())) == self.stepper.spec.num_envs else {}
 
     def go_on_after(self, checkpoint: Checkpoint) -> None:
         """Make the run's folder what it was when the checkpoint was written: what came after it is made anew."""

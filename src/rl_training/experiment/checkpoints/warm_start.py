@@ -13,9 +13,9 @@ from typing import Any
 from rl_training.algorithms.components import Parts
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.core.protocols import EnvStepper
-from rl_training.core.types import Progress
+from rl_training.core.types import EnvSpec, Progress
 from rl_training.envs.stepper import saved_statistics
+from rl_training.envs.wrapper_statistics import Statistics
 from rl_training.experiment.agent import Agent, check_spaces
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, restoring, write_checkpoint
@@ -27,6 +27,7 @@ from rl_training.experiment.checkpoints.trust import (
 )
 from rl_training.experiment.files import read_json
 from rl_training.experiment.loading import check_algorithm
+from rl_training.runtime.sampler import saved_envs
 
 FOLDER = "started_from"
 """Within a run's folder: what it began with, as an agent that can be loaded."""
@@ -72,22 +73,27 @@ class Learned:
             )
         check_algorithm(self.checkpoint, given)
 
-    def put_into(self, config: TrainConfig, parts: Parts, stepper: EnvStepper) -> None:
-        """Give networks their weights, and wrappers their statistics at the next reset."""
+    @property
+    def statistics(self) -> list[Statistics]:
+        """The running statistics of wrappers, one entry per environment."""
+        return saved_statistics(saved_envs(self.checkpoint.state))
+
+    def put_into(self, config: TrainConfig, parts: Parts, spec: EnvSpec) -> None:
+        """Give the networks their weights, and check that the statistics can be read."""
         source, state = self.checkpoint.path, self.checkpoint.state
-        check_spaces(f"checkpoint {source}", config, stepper.spec, self.checkpoint.spec)
+        check_spaces(f"checkpoint {source}", config, spec, self.checkpoint.spec)
         with restoring(source):
             try:
                 parts.learner.load_learned(state)
             except (RuntimeError, KeyError) as error:
                 raise UserError(self._misfit(config, error)) from error
-            stepper.use_statistics(saved_statistics(state.get("envs", {})), frozen=False)
+            _ = self.statistics
 
     def write(self, folder: Path, config: TrainConfig, parts: Parts, facts: dict[str, Any]) -> None:
         """Copy what was put into parts, so that the run can begin again without its origin."""
-        envs = self.checkpoint.state.get("envs", {})
+        envs = saved_envs(self.checkpoint.state)
         known = {name: envs[name] for name in STATISTICS if "statistics" in envs}
-        state = parts.learner.learned_state() | {"envs": known}
+        state = parts.learner.learned_state() | {"sampler": {"envs": known}}
         write_checkpoint(folder / FOLDER, config=config, progress=Progress(), state=state, facts=facts)
 
     def _misfit(self, config: TrainConfig, error: Exception) -> str:

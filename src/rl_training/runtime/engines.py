@@ -1,0 +1,38 @@
+"""Engines: where the experience of a run is collected."""
+
+from collections.abc import Callable
+
+from rl_training.core.protocols import EnvStepper, Explorer, Recorder, Sampler
+from rl_training.core.types import EnvSpec
+from rl_training.runtime.sampler import LocalSampler
+
+
+class LocalEngine:
+    """Collects in this process, in the environments that `build` returns."""
+
+    def __init__(self, build: Callable[[], EnvStepper]) -> None:
+        self._build = build
+        self._stepper = build()
+
+    @property
+    def spec(self) -> EnvSpec:
+        """The spaces of the environments, and the number of rows."""
+        return self._stepper.spec
+
+    @property
+    def notices(self) -> list[str]:
+        """Hints about the environments, to be shown before training."""
+        return self._stepper.notices
+
+    def make_sampler(self, explorer: Explorer, recorder: Recorder) -> Sampler:
+        """Return a sampler in these environments."""
+        return LocalSampler(self._stepper, explorer, recorder)
+
+    def restart(self) -> None:
+        """Replace the environments after a fault."""
+        self.close()
+        self._stepper = self._build()
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._stepper.close()
