@@ -45,9 +45,10 @@ def _episode_seeds(seed: int, *stream: int) -> list[int]:
     return [int(word) for word in words]
 
 
-def numpy_generator(seed: int, stream: int) -> np.random.Generator:
-    """Return the NumPy generator of one consumer."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream,))))
+def numpy_generator(seed: int, stream: int, group: int | None = None) -> np.random.Generator:
+    """Return the NumPy generator of one consumer; each `group` of environments has an independent one."""
+    key = (stream,) if group is None else (stream, group)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
 
 def torch_generator(seed: int) -> torch.Generator:

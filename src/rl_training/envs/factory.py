@@ -61,9 +61,12 @@ def make_vector_env(
     factory: EnvFactory | None = None,
     stream: int = EPISODES,
     backend: str | None = None,
+    first_index: int = 0,
 ) -> VectorEnv[Any, Any, Any]:
     """Return `num_envs` environments (default: the config's number) as one Gymnasium vector environment.
 
+    They are numbered from `first_index` on, which their episodes' seeds depend on: groups that follow each other in
+    number have the episodes of one vector with all of them.
     `sync` and `async` reset in the same step, so no transition is lost; `native` uses the vector
     implementation the environment registered itself, with whatever autoreset mode it declares.
     """
@@ -75,7 +78,8 @@ def make_vector_env(
                 "env_backend 'native' needs a registered environment; use 'sync' or 'async' with a factory"
             )
         return _native(cfg, count)
-    builders = [make_env(cfg, index, factory=factory, stream=stream) for index in range(count)]
+    numbers = range(first_index, first_index + count)
+    builders = [make_env(cfg, index, factory=factory, stream=stream) for index in numbers]
     with _naming_errors(cfg):
         if backend == "async":
             return WorkerVectorEnv(

@@ -2,7 +2,7 @@
 
 from rl_training.config import TrainConfig
 from rl_training.core.protocols import EnvStepper
-from rl_training.core.seeding import EVALUATION_EPISODES
+from rl_training.core.seeding import EPISODES, EVALUATION_EPISODES, derived_seed
 from rl_training.core.types import EnvSpec
 from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
 from rl_training.envs.masks import env_spec
@@ -21,12 +21,18 @@ class RestartingStepper(VectorStepper):
         super().reset()
 
 
-def training_stepper(config: TrainConfig, factory: EnvFactory | None) -> EnvStepper:
-    """Return the environments that a run of this config trains in: the only ones that may clip rewards."""
-    env = make_vector_env(config, factory=factory)
+def training_stepper(
+    config: TrainConfig, factory: EnvFactory | None, *, num_envs: int | None = None, first_index: int = 0
+) -> EnvStepper:
+    """Return the environments that a run of this config trains in: the only ones that may clip rewards.
+
+    A group of them has `num_envs`, numbered from `first_index` on; by default it is all.
+    """
+    env = make_vector_env(config, num_envs, factory=factory, first_index=first_index)
+    native_seed = derived_seed(config.seed, EPISODES, first_index) if first_index else config.seed
     stepper = VectorStepper(
         env,
-        seed=config.seed if config.env_backend == "native" else None,
+        seed=native_seed if config.env_backend == "native" else None,
         clip_reward=config.preprocessing == "atari" and config.clip_reward,
         masked=config.use_action_masks == "on",
     )

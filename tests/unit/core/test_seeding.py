@@ -92,3 +92,15 @@ def test_torch_generator_repeats_by_seed_and_leaves_the_global_one_alone() -> No
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_groups_have_independent_streams_and_no_group_has_the_stream_of_a_local_run() -> None:
+    """The local stream is the one of a spawn key with the stream's number alone, to the bit."""
+    local = np.random.Generator(np.random.PCG64(np.random.SeedSequence(3, spawn_key=(seeding.ACTIONS,))))
+    assert np.array_equal(numpy_generator(3, seeding.ACTIONS).random(50), local.random(50))
+    keys = [(stream, group) for stream in (seeding.ACTIONS, seeding.REPLAY) for group in (None, 0, 1, 2)]
+    draws = np.stack([numpy_generator(3, stream, group).random(4000) for stream, group in keys])
+    correlations = np.corrcoef(draws) - np.eye(len(keys))
+    assert np.abs(correlations).max() < 0.08
+    again = numpy_generator(3, seeding.ACTIONS, 1).random(50)
+    assert np.array_equal(again, numpy_generator(3, seeding.ACTIONS, group=1).random(50))
