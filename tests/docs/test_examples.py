@@ -2,11 +2,14 @@
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 
+from rl_training import PPO
+from rl_training.algorithms import ALGORITHMS
 from rl_training.cli.commands import COMMANDS
 from rl_training.config.presets import presets
 
@@ -37,11 +40,20 @@ def test_the_commands_of_the_readme_and_their_presets_exist():
 
 
 def test_the_files_of_a_run_in_the_readme_are_those_of_a_run(tiny):
-    from rl_training import PPO
-
     listed = set(
         re.findall(r"`([a-z_]+(?:\.\w+|/\w*))`", README.split("## What a run leaves")[1].split("##")[0])
     )
     run_dir = Path(PPO(tiny("ppo")).learn().agent.path).parents[1]
     missing = {name for name in listed if not (run_dir / name).exists()}
     assert missing == {"error.txt", "runs/"}
+
+
+def test_the_variants_of_algorithms_are_settings():
+    page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|[^|]+\| `(\w+)` with (.*)\|$", page, re.MULTILINE)
+    assert [algo for algo, _ in rows] == ["dqn", "dqn", "sac", "td3", "recurrent_ppo"]
+    for algo, text in rows:
+        known = {item.name for item in fields(ALGORITHMS[algo].config_class)}
+        named = set(re.findall(r"`(\w+)(?:: \S+)?`", text))
+        assert named, text
+        assert named <= known, text

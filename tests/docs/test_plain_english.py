@@ -22,6 +22,18 @@ PAGES = [
     *sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")),
 ]
 
+CLEAN_SOURCES: tuple[str, ...] = ()
+"""Folders and files below `src/rl_training` whose docstrings, comments and messages are checked as well."""
+PAGES += sorted(
+    path.relative_to(ROOT).as_posix()
+    for name in CLEAN_SOURCES
+    for path in [ROOT / "src/rl_training" / name, *(ROOT / "src/rl_training" / name).rglob("*.py")]
+    if path.is_file()
+)
+
+CLEAN_COMMANDS = ("runs list", "export-results")
+"""Commands, such as `train ppo`, whose `--help` is checked as well."""
+
 INSTEAD = {
     r"what a run would find out": "check the environment before training",
     r"(?:was|were|is|be|may be) taken away": "preempted",
@@ -76,12 +88,20 @@ def prose(path: Path) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_has_no_riddles(page):
-    text = prose(ROOT / page)
-    found = {
+def riddles(text: str) -> dict[str, tuple[str, str]]:
+    """Return every phrase to avoid that is in a text, with what to write instead and where it is."""
+    return {
         match[0]: (instead, text[max(0, match.start() - 40) : match.end() + 40])
         for phrase, instead in INSTEAD.items()
         for match in re.finditer(phrase, text, flags=re.IGNORECASE)
     }
-    assert found == {}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_no_riddles(page):
+    assert riddles(prose(ROOT / page)) == {}
+
+
+@pytest.mark.parametrize("command", CLEAN_COMMANDS)
+def test_a_help_text_has_no_riddles(command, cli):
+    assert riddles(" ".join(cli(*command.split(), "--help").out.split())) == {}
