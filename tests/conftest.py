@@ -10,11 +10,6 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent
-# `tiny_envs:Id` must be importable in this process, in forked workers and in the folders beside `integration`
-sys.path.insert(0, str(TESTS / "integration"))
-sys.path.insert(0, str(TESTS))  # what tests of several folders share
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -12,7 +12,7 @@ import torch
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
-from rl_training.envs.tasks import probes as probe
+from rl_training.envs.tasks import probes
 
 GAMMA = 0.8
 REPLAY = {
@@ -77,13 +77,13 @@ def q_values(model: Algorithm, obs: Any) -> Any:
 
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_dqn_does_not_take_a_time_limit_for_death(switch: str, tmp_path: Path) -> None:
-    model = train("dqn", probe.ConstantRewardTimeLimit, tmp_path, 5_000, **DQN | SWITCHES[switch])
-    assert q_values(model, probe.ZERO) == pytest.approx(1 / (1 - GAMMA), rel=0.05)
+    model = train("dqn", probes.ConstantRewardTimeLimit, tmp_path, 5_000, **DQN | SWITCHES[switch])
+    assert q_values(model, probes.ZERO) == pytest.approx(1 / (1 - GAMMA), rel=0.05)
 
 
 @pytest.mark.parametrize("switch", ["plain", "3-step", "c51", "quantile"])
 def test_dqn_takes_a_termination_for_death(switch: str, tmp_path: Path) -> None:
-    model = train("dqn", probe.ConstantRewardTermination, tmp_path, 5_000, **DQN | SWITCHES[switch])
+    model = train("dqn", probes.ConstantRewardTermination, tmp_path, 5_000, **DQN | SWITCHES[switch])
     expected = [1 + GAMMA + GAMMA**2, 1 + GAMMA, 1.0]
     for state, answer in zip(np.eye(3), expected, strict=True):
         assert q_values(model, state) == pytest.approx(answer, abs=0.15)
@@ -91,31 +91,31 @@ def test_dqn_takes_a_termination_for_death(switch: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("switch", ["plain", "double", "noisy", "c51"])
 def test_dqn_acts_by_the_observation(switch: str, tmp_path: Path) -> None:
-    model = train("dqn", probe.ObservationDecides, tmp_path, 5_000, **DQN | SWITCHES[switch])
+    model = train("dqn", probes.ObservationDecides, tmp_path, 5_000, **DQN | SWITCHES[switch])
     assert model.evaluate(20)["mean_reward"] == 4.0
 
 
 def test_dqn_combines_nested_dict_entries(tmp_path: Path) -> None:
-    model = train("dqn", probe.NestedDictTarget, tmp_path, 8_000, **DQN | {"gamma": 0.0})
+    model = train("dqn", probes.NestedDictTarget, tmp_path, 8_000, **DQN | {"gamma": 0.0})
     assert model.evaluate(40)["mean_reward"] == 4.0
 
 
 def test_a2c_acts_by_the_observation(tmp_path: Path) -> None:
-    model = train("a2c", probe.ObservationDecides, tmp_path, 12_000, learning_rate=5e-3, gamma=0.5)
+    model = train("a2c", probes.ObservationDecides, tmp_path, 12_000, learning_rate=5e-3, gamma=0.5)
     assert model.evaluate(20)["mean_reward"] == 4.0
 
 
 def test_a2c_does_not_take_a_time_limit_for_death(tmp_path: Path) -> None:
     settings = {"learning_rate": 7e-3, "learning_rate_schedule": "linear", "gamma": GAMMA}
-    model = train("a2c", probe.ConstantRewardTimeLimit, tmp_path, 30_000, **settings)
+    model = train("a2c", probes.ConstantRewardTimeLimit, tmp_path, 30_000, **settings)
     policy: Any = model.agent.policy
-    assert policy.values(probe.ZERO[None])[0] == pytest.approx(1 / (1 - GAMMA), rel=0.05)
+    assert policy.values(probes.ZERO[None])[0] == pytest.approx(1 / (1 - GAMMA), rel=0.05)
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_the_continuous_target_is_hit_in_environment_units(name: str, tmp_path: Path) -> None:
     algo, settings = CONTINUOUS[name]
     replay = REPLAY | {"learning_rate": 3e-3, "learning_rate_schedule": "linear", "gamma": 0.0}
-    model = train(algo, probe.ContinuousTarget, tmp_path, 4_000, **replay | settings)
-    action, _ = model.predict(probe.ZERO)
-    assert float(action[0]) == pytest.approx(probe.ContinuousTarget.target, abs=0.5)
+    model = train(algo, probes.ContinuousTarget, tmp_path, 4_000, **replay | settings)
+    action, _ = model.predict(probes.ZERO)
+    assert float(action[0]) == pytest.approx(probes.ContinuousTarget.target, abs=0.5)

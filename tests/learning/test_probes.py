@@ -16,7 +16,7 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.types import ObsArray
 from rl_training.envs.observations import batched
-from rl_training.envs.tasks import probes as probe
+from rl_training.envs.tasks import probes
 
 GAMMA = 0.9
 
@@ -55,13 +55,13 @@ def value(model: PPO, obs: Any) -> float:
 
 
 def test_one_step_reward_has_value_one(tmp_path: Path) -> None:
-    model = train(probe.OneStepReward, tmp_path, 3_000)
-    assert value(model, probe.ZERO) == pytest.approx(1.0, abs=0.05)
+    model = train(probes.OneStepReward, tmp_path, 3_000)
+    assert value(model, probes.ZERO) == pytest.approx(1.0, abs=0.05)
 
 
 def test_time_limit_is_not_death(tmp_path: Path) -> None:
-    model = train(probe.ConstantRewardTimeLimit, tmp_path, 8_000)
-    assert value(model, probe.ZERO) == pytest.approx(1 / (1 - GAMMA), rel=0.03)
+    model = train(probes.ConstantRewardTimeLimit, tmp_path, 8_000)
+    assert value(model, probes.ZERO) == pytest.approx(1 / (1 - GAMMA), rel=0.03)
 
 
 def test_time_limit_is_not_death_with_a_native_next_step_env(tmp_path: Path) -> None:
@@ -90,45 +90,45 @@ def test_time_limit_is_not_death_with_a_native_next_step_env(tmp_path: Path) -> 
 
 
 def test_termination_is_death(tmp_path: Path) -> None:
-    model = train(probe.ConstantRewardTermination, tmp_path, 10_000)
+    model = train(probes.ConstantRewardTermination, tmp_path, 10_000)
     expected = [1 + GAMMA + GAMMA**2, 1 + GAMMA, 1.0]
     for state, answer in zip(np.eye(3, dtype=np.float32), expected, strict=True):
         assert value(model, state) == pytest.approx(answer, abs=0.08)
 
 
 def test_credit_reaches_back_one_step(tmp_path: Path) -> None:
-    model = train(probe.TwoStepCredit, tmp_path, 8_000)
+    model = train(probes.TwoStepCredit, tmp_path, 8_000)
     assert value(model, np.array([-1.0], np.float32)) == pytest.approx(GAMMA, abs=0.05)
     assert value(model, np.array([1.0], np.float32)) == pytest.approx(1.0, abs=0.05)
 
 
 def test_better_arm_is_found(tmp_path: Path) -> None:
-    model = train(probe.TwoArms, tmp_path, 4_000)
+    model = train(probes.TwoArms, tmp_path, 4_000)
     assert model.evaluate(20)["mean_reward"] == 1.0
-    assert value(model, probe.ZERO) == pytest.approx(1.0, abs=0.1)
+    assert value(model, probes.ZERO) == pytest.approx(1.0, abs=0.1)
 
 
 def test_action_follows_the_observation(tmp_path: Path) -> None:
-    model = train(probe.ObservationDecides, tmp_path, 6_000)
+    model = train(probes.ObservationDecides, tmp_path, 6_000)
     assert model.evaluate(20)["mean_reward"] == 4.0
 
 
 def test_continuous_target_is_hit_in_environment_units(tmp_path: Path) -> None:
-    model = train(probe.ContinuousTarget, tmp_path, 8_000)
-    action, _ = model.predict(probe.ZERO)
-    assert float(action[0]) == pytest.approx(probe.ContinuousTarget.target, abs=0.5)
+    model = train(probes.ContinuousTarget, tmp_path, 8_000)
+    action, _ = model.predict(probes.ZERO)
+    assert float(action[0]) == pytest.approx(probes.ContinuousTarget.target, abs=0.5)
 
 
 @pytest.mark.parametrize("sde_sample_freq", [4, -1])
 def test_continuous_target_is_hit_with_state_dependent_noise(sde_sample_freq: int, tmp_path: Path) -> None:
     """Biases that are not 0: what is observed is, and features of 0 would make no noise."""
     settings = {"use_sde": True, "sde_sample_freq": sde_sample_freq, "log_std_init": -1.0}
-    model = train(probe.ContinuousTarget, tmp_path, 8_000, orthogonal_init=False, **settings)
-    action, _ = model.predict(probe.ZERO)
-    assert float(action[0]) == pytest.approx(probe.ContinuousTarget.target, abs=0.5)
+    model = train(probes.ContinuousTarget, tmp_path, 8_000, orthogonal_init=False, **settings)
+    action, _ = model.predict(probes.ZERO)
+    assert float(action[0]) == pytest.approx(probes.ContinuousTarget.target, abs=0.5)
 
 
-@pytest.mark.parametrize("env", [probe.MultiDiscreteTarget, probe.MultiBinaryTarget])
+@pytest.mark.parametrize("env", [probes.MultiDiscreteTarget, probes.MultiBinaryTarget])
 def test_every_component_of_a_multi_action_is_learned(env: Any, tmp_path: Path) -> None:
     model = train(env, tmp_path, 8_000, gamma=0.5)
     assert model.evaluate(40)["mean_reward"] >= 0.97 * 4
@@ -136,11 +136,11 @@ def test_every_component_of_a_multi_action_is_learned(env: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("normalize_obs", [False, True])
 def test_dict_entries_are_told_apart(normalize_obs: bool, tmp_path: Path) -> None:
-    model = train(probe.DictTarget, tmp_path, 8_000, normalize_obs=normalize_obs)
+    model = train(probes.DictTarget, tmp_path, 8_000, normalize_obs=normalize_obs)
     assert model.evaluate(40)["mean_reward"] == 4.0
 
 
 def test_nested_dict_entries_are_combined(tmp_path: Path) -> None:
     settings = {"num_steps": 64, "batch_size": 128, "hidden_sizes": (64, 64), "learning_rate": 3e-3}
-    model = train(probe.NestedDictTarget, tmp_path, 12_500, gamma=0.0, **settings)
+    model = train(probes.NestedDictTarget, tmp_path, 12_500, gamma=0.0, **settings)
     assert model.evaluate(40)["mean_reward"] == 4.0

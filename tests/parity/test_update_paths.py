@@ -22,13 +22,15 @@ from traces import (
     read_traces,
 )
 
-from rl_training.algorithms import actor_critic_objective as objective
-from rl_training.algorithms import continuous_critics as continuous
-from rl_training.algorithms import off_policy, on_policy, q_objective, td3
-from rl_training.models.fast import activations as kernels
-from rl_training.models.fast import chain as explicit
-from rl_training.models.fast import convolutions, recurrent_backprop
-from rl_training.models.fast import heads as pullbacks
+from rl_training.algorithms import (
+    actor_critic_objective,
+    continuous_critics,
+    off_policy,
+    on_policy,
+    q_objective,
+    td3,
+)
+from rl_training.models.fast import activations, chain, convolutions, heads, recurrent_backprop
 
 RECORDED = read_traces()["float64"]
 EXPLICIT = (
@@ -72,16 +74,16 @@ def path(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """Leave everything to autograd, or run chains on tensors, as on another device."""
     name: str = request.param
     if name == "autograd":
-        monkeypatch.setattr(objective, "explicit_actor_critic", unknown)
-        monkeypatch.setattr(objective, "explicit_recurrent", unknown)
+        monkeypatch.setattr(actor_critic_objective, "explicit_actor_critic", unknown)
+        monkeypatch.setattr(actor_critic_objective, "explicit_recurrent", unknown)
         monkeypatch.setattr(q_objective, "explicit_outputs", unknown)
-        for module in (continuous, td3):
+        for module in (continuous_critics, td3):
             monkeypatch.setattr(module, "explicit_mlp", unknown)
-        for module in (continuous, td3):
+        for module in (continuous_critics, td3):
             monkeypatch.setattr(module, "explicit_critics", unknown)
     else:
         learners = (on_policy, off_policy, q_objective)
-        for module in (kernels, explicit, pullbacks, convolutions, recurrent_backprop, *learners):
+        for module in (activations, chain, heads, convolutions, recurrent_backprop, *learners):
             monkeypatch.setattr(module, "computes_on_arrays", lambda device: False)
     return name
 

@@ -30,7 +30,7 @@ from parity_harness import Driven
 from torch import Tensor
 
 from rl_training.config import TrainConfig
-from rl_training.envs.tasks import probes as probe
+from rl_training.envs.tasks import probes
 
 FILE = Path(__file__).parent / "traces.json"
 TOLERANCE = 1e-9
@@ -70,10 +70,10 @@ POLE, DICT_PENDULUM = "StrictPole-v0", "DictPendulum-v0"
 gymnasium.register(POLE, entry_point=StrictPole, disable_env_checker=True)
 gymnasium.register(DICT_PENDULUM, entry_point=DictPendulum, disable_env_checker=True)
 for _probe in (
-    probe.DictTarget,
-    probe.MultiBinaryTarget,
-    probe.MultiDiscreteTarget,
-    probe.NestedDictTarget,
+    probes.DictTarget,
+    probes.MultiBinaryTarget,
+    probes.MultiDiscreteTarget,
+    probes.NestedDictTarget,
 ):
     gymnasium.register(f"{_probe.__name__}-v0", entry_point=_probe, disable_env_checker=True)
 

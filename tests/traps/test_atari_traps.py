@@ -12,7 +12,7 @@ from rl_training.core.types import Progress
 from rl_training.envs.factory import make_env
 from rl_training.envs.preprocessing import atari
 from rl_training.envs.stepper_factory import evaluation_stepper, training_stepper
-from rl_training.experiment import start as runs
+from rl_training.experiment import start
 from rl_training.experiment.building import build_parts
 from rl_training.experiment.logs.rows import read_rows
 from rl_training.runtime.sampler import LocalSampler
@@ -44,7 +44,7 @@ def test_the_score_of_whole_games_is_reported_while_clipped_rewards_are_learned_
     algo: str, tmp_path: Path
 ) -> None:
     settings = config(algo, tmp_path, eval_every_timesteps=32)
-    run_dir = runs.train(settings, factory=game).run_dir
+    run_dir = start.train(settings, factory=game).run_dir
     row = read_rows(run_dir / "metrics.jsonl")[-1]
     assert (row["rollout/ep_rew_mean"], row["rollout/ep_len_mean"]) == (SCORE, STEPS_OF_A_GAME)
     for evaluation in read_rows(run_dir / "evaluations.jsonl"):

@@ -19,7 +19,7 @@ from rl_training.core.types import ActArrays, EnvSpec, Progress
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment import start as runs
+from rl_training.experiment import start
 from rl_training.experiment.building import build_parts
 from rl_training.experiment.checkpoints.format import read_checkpoint
 from rl_training.models.heads import squashed_gaussian_sample
@@ -245,7 +245,7 @@ def test_every_environment_has_its_own_exploration_coin() -> None:
 @pytest.mark.parametrize("num_envs", [1, 2, 3, 8])
 def test_update_to_data_ratio_does_not_depend_on_num_envs(num_envs: int, tmp_path: Path) -> None:
     settings = {"num_envs": num_envs, "train_freq": 4, "gradient_steps": 2, "total_timesteps": 240}
-    result = runs.train(config("dqn", tmp_path, learning_starts=40, **settings))
+    result = start.train(config("dqn", tmp_path, learning_starts=40, **settings))
     assert result.metrics["global_step"] == 240
     assert result.metrics["updates"] == (240 - 40) // 4 * 2
 
@@ -265,7 +265,7 @@ def test_running_statistics_are_copied_to_targets() -> None:
 @pytest.mark.parametrize("algo", ["dqn", "sac", "td3"])
 def test_every_counter_of_replay_that_changes_behaviour_is_saved(algo: str, tmp_path: Path) -> None:
     extra = {"n_step": 3} | ({"prioritized": True} if algo == "dqn" else {})
-    result = runs.train(config(algo, tmp_path, **extra))
+    result = start.train(config(algo, tmp_path, **extra))
     source = read_checkpoint(result.checkpoint_path).state["source"]
     assert source["recorded"] == 200
     assert source["batches_given"] == result.metrics["updates"]

@@ -24,7 +24,7 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sources import RolloutSource
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment import start as runs
+from rl_training.experiment import start
 from rl_training.experiment.building import build_parts
 from rl_training.experiment.checkpoints.format import read_checkpoint
 from rl_training.experiment.loading import load_agent
@@ -176,8 +176,8 @@ def test_both_flags_set_means_terminated() -> None:
 
 
 def test_reported_returns_are_raw_under_reward_normalisation(tmp_path: Path) -> None:
-    plain = runs.train(config(tmp_path))
-    scaled = runs.train(config(tmp_path, normalize_reward=True, learning_rate=1e-9))
+    plain = start.train(config(tmp_path))
+    scaled = start.train(config(tmp_path, normalize_reward=True, learning_rate=1e-9))
     for result in (plain, scaled):
         row = read_rows(result.run_dir / "metrics.jsonl")[-1]
         assert row["rollout/ep_rew_mean"] == row["rollout/ep_len_mean"] > 5, "CartPole pays 1 per step"
@@ -280,7 +280,7 @@ def test_cadence_is_in_timesteps_whatever_num_envs_is(tmp_path: Path) -> None:
             checkpoint_every_timesteps=500,
             keep_checkpoints=99,
         )
-        run_dir = runs.train(settings).run_dir
+        run_dir = start.train(settings).run_dir
         evaluated = [row["timesteps"] for row in read_rows(run_dir / "evaluations.jsonl")]
         found.append(evaluated)
         saved = {int(p.name.removeprefix("step_")) for p in (run_dir / "checkpoints").glob("step_*")}
@@ -292,7 +292,7 @@ def test_normalisation_statistics_are_saved_with_each_checkpoint_and_frozen_in_e
     tmp_path: Path,
 ) -> None:
     settings = config(tmp_path, normalize_obs=True, checkpoint_every_timesteps=512, keep_checkpoints=9)
-    run_dir = runs.train(settings).run_dir
+    run_dir = start.train(settings).run_dir
     early, late = (read_checkpoint(run_dir / "checkpoints" / f"step_{n}").state["model"] for n in (512, 1024))
     assert early["normalizer.moments.count"] == 512
     assert late["normalizer.moments.count"] == 1024
@@ -330,11 +330,11 @@ def test_acting_and_learning_on_a_rollout_see_the_same_statistics(tmp_path: Path
             assert float(result.metrics["approx_kl"]) < 1e-6
             assert float(result.metrics["clip_fraction"]) == 0
 
-    runs.train(settings, callbacks=[RatioIsOne()])
+    start.train(settings, callbacks=[RatioIsOne()])
 
 
 def test_resume_restores_random_states_and_never_reseeds(tmp_path: Path) -> None:
-    run_dir = runs.train(config(tmp_path)).run_dir
+    run_dir = start.train(config(tmp_path)).run_dir
     saved = read_checkpoint(run_dir / "checkpoints" / "step_1024").state["sampler"]
     fresh = build_parts(config(tmp_path), VectorStepper(make_vector_env(config(tmp_path))).spec).actor
     assert saved["explorer"] != fresh.explorer.state_dict()
@@ -344,7 +344,7 @@ def test_resume_restores_random_states_and_never_reseeds(tmp_path: Path) -> None
         def on_collect(self, progress: Progress) -> None:
             started.append(progress.timesteps)
 
-    result = runs.resume(run_dir, total_timesteps=1152, callbacks=[FirstCollect()])
+    result = start.resume(run_dir, total_timesteps=1152, callbacks=[FirstCollect()])
     after = read_checkpoint(result.checkpoint_path).state["sampler"]
     assert started == [1152]
     assert after["explorer"] != saved["explorer"]
@@ -358,8 +358,8 @@ def test_resume_restores_random_states_and_never_reseeds(tmp_path: Path) -> None
 
 def test_schedules_continue_on_resume(tmp_path: Path) -> None:
     settings = config(tmp_path, learning_rate=1e-3, learning_rate_schedule="linear", log_every_timesteps=1)
-    run_dir = runs.train(settings).run_dir
-    runs.resume(run_dir, total_timesteps=2048)
+    run_dir = start.train(settings).run_dir
+    start.resume(run_dir, total_timesteps=2048)
     rates = {
         r["time/total_timesteps"]: r["train/learning_rate"] for r in read_rows(run_dir / "metrics.jsonl")
     }
@@ -369,7 +369,7 @@ def test_schedules_continue_on_resume(tmp_path: Path) -> None:
 
 def test_checkpoints_are_written_at_update_boundaries_only(tmp_path: Path) -> None:
     settings = config(tmp_path, checkpoint_every_timesteps=100, keep_checkpoints=99)
-    run_dir = runs.train(settings).run_dir
+    run_dir = start.train(settings).run_dir
     for folder in (run_dir / "checkpoints").glob("step_*"):
         checkpoint = read_checkpoint(folder)
         assert checkpoint.progress.timesteps % 128 == 0
@@ -377,7 +377,7 @@ def test_checkpoints_are_written_at_update_boundaries_only(tmp_path: Path) -> No
 
 
 def test_every_counter_that_changes_behaviour_is_saved(tmp_path: Path) -> None:
-    run_dir = runs.train(config(tmp_path, stop_after_stale_evals=50, eval_every_timesteps=300)).run_dir
+    run_dir = start.train(config(tmp_path, stop_after_stale_evals=50, eval_every_timesteps=300)).run_dir
     manifest = json.loads((run_dir / "checkpoints" / "step_1024" / "manifest.json").read_text())
     assert manifest["progress"] == {"timesteps": 1024, "updates": 8}
     trainer = manifest["state"]["trainer"]
@@ -426,7 +426,7 @@ def test_one_thread_is_the_default_and_the_callers_setting_is_restored(tmp_path:
 
     torch.set_num_threads(2)
     try:
-        runs.train(config(tmp_path, total_timesteps=128), callbacks=[Look()])
+        start.train(config(tmp_path, total_timesteps=128), callbacks=[Look()])
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
@@ -440,7 +440,7 @@ def test_small_networks_go_to_the_cpu_by_default(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_holds_only_safetensors_and_json(tmp_path: Path) -> None:
-    run_dir = runs.train(config(tmp_path, normalize_obs=True)).run_dir
+    run_dir = start.train(config(tmp_path, normalize_obs=True)).run_dir
     files = [
         p for p in (run_dir / "checkpoints").rglob("*") if p.is_file() and p.name not in ("last", "best")
     ]

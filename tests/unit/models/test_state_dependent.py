@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from rl_training.algorithms.optimizers import FlatAdam
-from rl_training.models.fast import activations as kernels
-from rl_training.models.fast import chain as explicit
+from rl_training.models.fast import activations
+from rl_training.models.fast import chain as chain_module
 from rl_training.models.fast.backprop import AutogradNetwork, explicit_actor_critic, explicit_mlp
 from rl_training.models.fast.heads import squashed_state_dependent
 from rl_training.models.fast.numpy_forward import numpy_twin
@@ -32,7 +32,7 @@ ROWS, ACTIONS, FEATURES = 9, 2, 4
 def arrays(request: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Run on arrays, as on the CPU, or on tensors, as on any other device."""
     on_arrays: bool = request.param == "arrays"
-    for module in (kernels, explicit):
+    for module in (activations, chain_module):
         monkeypatch.setattr(module, "computes_on_arrays", lambda device: on_arrays)
     return on_arrays
 

@@ -8,7 +8,7 @@ import torch
 from rl_training.core.errors import RunFault
 from rl_training.core.state import join_state, split_state
 from rl_training.core.types import Collected, Evaluation, Progress, UpdateResult
-from rl_training.runtime import trainer as module
+from rl_training.runtime import trainer as trainer_module
 from rl_training.runtime.callbacks import Callback, PauseTraining, StopOnPlateau, StopTraining
 from rl_training.runtime.trainer import Cadence, Trainer, Trigger
 
@@ -348,7 +348,7 @@ def test_callbacks_get_back_what_their_class_saved_in_order() -> None:
 
 def test_elapsed_time_goes_on_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 5))
-    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(trainer_module.time, "monotonic", lambda: float(next(clock)))
     first = make_trainer(Fakes())
     first.fit(Progress(total_timesteps=10))
     saved = first.state_dict()
@@ -421,7 +421,7 @@ def test_cadence_best_and_callbacks_continue_after_a_state_round_trip() -> None:
 
 def test_speed_counts_the_steps_of_this_session_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 5))
-    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(trainer_module.time, "monotonic", lambda: float(next(clock)))
     fakes = Fakes()
     make_trainer(fakes).fit(Progress(timesteps=1000, total_timesteps=1010))
     row = fakes.rows[0]

@@ -1,0 +1,101 @@
+"""Signatures: this user's, of exactly this text, with a key that nobody else has or chooses."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rl_training.core.errors import UserError
+from rl_training.experiment.checkpoints.trust import (
+    is_signed,
+    module_is_imported,
+    refuse_foreign_module,
+    sign_text,
+)
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def test_a_text_is_signed_by_one_key_and_not_by_another(state, tmp_path, monkeypatch):
+    signature = sign_text("text")
+    assert is_signed("text", signature)
+    assert not is_signed("Text", signature)
+    for nonsense in (None, "", "0" * 64, 5, ["a"], "é", {"a": signature}):
+        assert not is_signed("text", nonsense)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    assert not is_signed("text", signature)
+    assert not (tmp_path / "other").exists(), "reading makes no key"
+    assert sign_text("text") != signature
+
+
+def test_the_key_is_made_once_and_is_private(state):
+    first = sign_text("text")
+    assert sign_text("text") == first
+    assert [path.name for path in (state / "rl_training").iterdir()] == ["key"]
+    assert (state / "rl_training" / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_key_is_in_the_home_without_a_state_folder(state, tmp_path, monkeypatch):
+    for setting in ("", "relative/folder"):
+        monkeypatch.setenv("XDG_STATE_HOME", setting)
+        monkeypatch.setenv("HOME", str(tmp_path / f"home{len(setting)}"))
+        monkeypatch.chdir(tmp_path)
+        assert is_signed("text", sign_text("text"))
+        assert (tmp_path / f"home{len(setting)}" / ".local" / "state" / "rl_training" / "key").is_file()
+    assert not (tmp_path / "relative").exists()
+
+
+@pytest.mark.parametrize("harm", ["empty", "short", "readable by others", "a link", "a folder", "a pipe"])
+def test_a_key_that_others_may_know_signs_nothing(state, harm):
+    signature = sign_text("text")
+    key = state / "rl_training" / "key"
+    content = key.read_bytes()
+    if harm in ("empty", "short"):
+        key.write_bytes(content[: {"empty": 0, "short": 31}[harm]])
+    elif harm == "readable by others":
+        key.chmod(0o644)
+    else:
+        key.rename(state / "aside")
+        {
+            "a link": lambda: key.symlink_to(state / "aside"),
+            "a folder": key.mkdir,
+            "a pipe": lambda: os.mkfifo(key),
+        }[harm]()
+    assert sign_text("text") is None
+    assert not is_signed("text", signature)
+
+
+def test_nothing_is_signed_where_no_key_can_be_made(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    assert sign_text("text") is None
+
+
+def test_the_refusal_says_what_would_be_imported_and_how_to_allow_it():
+    with pytest.raises(UserError) as refusal:
+        refuse_foreign_module("RUN", "un.known:Id-v0", signed=False, allowed=False)
+    for part in ("RUN", "'un.known'", "--env-id un.known:Id-v0", "--trust-modules", "trust_modules=True"):
+        assert part in str(refusal.value)
+    refuse_foreign_module("RUN", "un.known:Id-v0", signed=True, allowed=False)
+    refuse_foreign_module("RUN", "un.known:Id-v0", signed=False, allowed=True)
+    refuse_foreign_module("RUN", "os.path:Id-v0", signed=False, allowed=False)
+    refuse_foreign_module("RUN", "CartPole-v1", signed=False, allowed=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "harmless"),
+    [
+        ("CartPole-v1", True),
+        ("rl_training.envs.tasks:rl_training/Catch-v0", True),
+        ("rl_training.envs.tasks:rl_training/MinAtar-v0", True),
+        ("rl_training.cli.__main__:Env-v0", False),
+        ("rl_training.nowhere:Env-v0", False),
+        ("no_such_module:Env-v0", False),
+    ],
+)
+def test_which_modules_may_be_imported_for_anybody(name: str, harmless: bool) -> None:
+    assert module_is_imported(name) is harmless
