@@ -1,4 +1,4 @@
-"""Shared by the folders that train: a small config, the command line in this process, and where tiny envs live."""
+"""Fixtures for tests that train: a small config, the command line in this process, and how to read run files."""
 
 import json
 import os

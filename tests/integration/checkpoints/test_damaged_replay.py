@@ -13,8 +13,8 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.state import split_state
 from rl_training.core.types import Progress, UpdateResult
-from rl_training.experiment import start as runs
 from rl_training.experiment.checkpoints.format import manifest_hash
+from rl_training.experiment.start import resume, train
 from rl_training.runtime.callbacks import Callback, TrainingContext
 
 pytestmark = pytest.mark.fault
@@ -35,7 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).with_overrides(
         buffer_size=1000, learning_starts=50, hidden_sizes=(8,), batch_size=8, n_step=3, prioritized=True
     )
-    return runs.train(config).run_dir
+    return train(config).run_dir
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def test_a_damaged_newest_segment_is_named_and_an_older_checkpoint_used(run_dir:
     damage(segments(run_dir)[-1])
     name = segments(run_dir)[-1].name if damage is flip else "segment_"
     with pytest.warns(UserWarning, match=f"{name}.*going back to step_400"):
-        result = runs.resume(run_dir, total_timesteps=700)
+        result = resume(run_dir, total_timesteps=700)
     assert result.metrics["global_step"] == 700
 
 
 def test_the_resumed_run_equals_one_that_was_never_damaged(run_dir: Path, finished: Path) -> None:
     flip(segments(run_dir)[-1])
     with pytest.warns(UserWarning, match="going back"):
-        runs.resume(run_dir)
+        resume(run_dir)
     for name in ("model", "optimizer", "target", "source"):
         file = Path("checkpoints") / "step_600" / f"{name}.safetensors"
         assert (run_dir / file).read_bytes() == (finished / file).read_bytes(), name
@@ -112,11 +112,11 @@ def test_a_segment_deleted_while_the_run_goes_on_is_written_again(
         pytest.warns(UserWarning, match=r"segment_0_\d+.safetensors is gone: its rows are written again"),
         contextlib.suppress(KeyboardInterrupt),
     ):
-        runs.train(config, callbacks=[callback])
+        train(config, callbacks=[callback])
     (run_dir,) = tmp_path.iterdir()
     if until < 600:
         assert not (run_dir / "checkpoints" / "step_600").exists()
-        runs.resume(run_dir)
+        resume(run_dir)
     for name in ("model", "optimizer", "target", "source"):
         file = Path("checkpoints") / "step_600" / f"{name}.safetensors"
         assert (run_dir / file).read_bytes() == (finished / file).read_bytes(), name
@@ -130,7 +130,7 @@ def test_a_damaged_oldest_segment_leaves_the_agent_usable(run_dir: Path) -> None
     )  # it has an empty buffer and is whole
     flip(segments(run_dir)[0])
     with pytest.raises(UserError, match=r"segment_0_\d+.*damaged.*the agent in .* is whole"):
-        runs.resume(run_dir, total_timesteps=700)
+        resume(run_dir, total_timesteps=700)
     assert rl_training.load(run_dir).evaluate(1)["num_episodes"] == 1
 
 
@@ -139,7 +139,7 @@ def test_a_new_run_does_not_begin_with_damaged_replay_data(run_dir: Path, tmp_pa
     start = run_dir / "checkpoints" / "step_600"
     config = load_config(run_dir / "config.yaml").with_overrides(output_dir=str(tmp_path / "new"))
     with pytest.raises(UserError, match=r"damaged.*the agent in .* is whole"):
-        runs.train(config, start_from=start)
+        train(config, start_from=start)
     assert not list((tmp_path / "new").glob("*"))
 
 
@@ -157,7 +157,7 @@ def test_numbers_that_are_not_finite_are_not_written(run_dir: Path, group: str) 
                 next(tensor for tensor in tensors.values() if tensor.ndim).view(-1)[0] = float("nan")
 
     with pytest.raises(RunFault, match=rf"checkpoint step_700 was not written: '{group}/.*not finite"):
-        runs.resume(run_dir, total_timesteps=700, callbacks=[Poison()])
+        resume(run_dir, total_timesteps=700, callbacks=[Poison()])
     newest = max(run_dir.glob("checkpoints/step_*"), key=lambda path: int(path.name[5:]))
     assert newest.name == "step_600"
 
@@ -179,4 +179,4 @@ def test_numbers_that_are_not_finite_are_not_written(run_dir: Path, group: str) 
 def test_a_forged_list_is_refused_in_a_sentence(run_dir: Path, change: Any) -> None:
     edit_manifest(run_dir, change)
     with pytest.raises(UserError):
-        runs.resume(run_dir / "checkpoints" / "last", total_timesteps=700)
+        resume(run_dir / "checkpoints" / "last", total_timesteps=700)

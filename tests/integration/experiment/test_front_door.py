@@ -17,7 +17,7 @@ from rl_training import PPO, SAC, algorithms
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TINY = {
     "total_timesteps": 64, "num_envs": 2, "num_steps": 16, "batch_size": 16, "update_epochs": 2, "hidden_sizes": [8],
     "eval_every_timesteps": 0, "num_eval_episodes": 2, "checkpoint_every_timesteps": 0, "log_every_timesteps": 32,

@@ -21,7 +21,7 @@ from rl_training.config.schedules import function_name
 from rl_training.core.errors import UserError
 
 KEY_BYTES = 32
-OWN_MODULES = ("rl_training.envs.tasks.catch", "rl_training.envs.tasks.grids")
+OWN_MODULES = ("rl_training.envs.tasks", "rl_training.envs.tasks.catch", "rl_training.envs.tasks.grids")
 """Of this package, with environments: importing them does nothing else."""
 HARMLESS_WRAPPERS = (
     "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "ClipAction", "ClipReward", "DelayObservation",
