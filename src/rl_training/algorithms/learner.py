@@ -42,9 +42,9 @@ class BaseLearner:
         """Take over networks and weights in place, and nothing else."""
         scatter(learned(self.owners), state)
 
-    def not_finite(self) -> str | None:
-        """Return the name of something learned that is nan or infinite, if there is any."""
-        return not_finite(self.owners)
+    def not_finite(self, state: Mapping[str, State]) -> str | None:
+        """Return the name of a learned value in `state` that is nan or infinite, None if there is none."""
+        return not_finite(self.owners, state)
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:

@@ -48,21 +48,18 @@ def gather(owners: Owners) -> dict[str, State]:
 
 
 def scatter(owners: Owners, state: Mapping[str, State]) -> None:
-    """Restore all owners in place from what `gather` returned; a number that is not finite is refused, by its name."""
+    """Restore all owners in place from what `gather` returned; raise an error that names a value that is not finite."""
     for name, owner in owners.items():
-        part: Any = state
-        for key in name.split("/"):
-            part = part[key]
-        _restore(owner, part)
-    culprit = not_finite(owners)
+        _restore(owner, _part_of(state, name))
+    culprit = not_finite(owners, gather(owners))
     if culprit is not None:
         raise ValueError(f"'{culprit}' holds a number that is not finite")
 
 
 def learned(owners: Owners) -> Owners:
-    """Return what has been learned, without what it was learned by: networks, their slow copies, single weights.
+    """Return the owners with weights: networks, their target copies, single parameters.
 
-    Optimizers, generators and counters belong to one course of learning, and are left out.
+    Optimizers, generators and counters are left out: a run that is fine-tuned from the weights has its own.
     """
     return {name: owner for name, owner in owners.items() if _is_weight(owner)}
 
@@ -73,12 +70,12 @@ def _is_weight(owner: Owner) -> bool:
     return isinstance(owner, nn.Module) or isinstance(getattr(owner, "network", None), nn.Module)
 
 
-def not_finite(owners: Owners) -> str | None:
-    """Return the name of a weight, moment or statistic that is nan or infinite, None if there is none.
+def not_finite(owners: Owners, state: Mapping[str, State]) -> str | None:
+    """Return the name of a weight, moment or statistic in `state` that is nan or infinite, None if there is none.
 
-    What is learned must be finite: parameters of modules, tensors with a gradient, and whatever says `is_learned` of
-    itself, such as optimizers. Buffers may be infinite, as masks are, but not nan. Generators and counters always are
-    finite; what others remember is theirs to judge.
+    `state` is what `gather(owners)` returned. Parameters of modules, tensors with a gradient and owners with
+    `is_learned`, such as optimizers, must be finite. Buffers of modules may be infinite, as masks are, but not nan.
+    Other owners are not checked.
     """
     for name, owner in owners.items():
         learned = owner.requires_grad if isinstance(owner, Tensor) else getattr(owner, "is_learned", False)
@@ -86,13 +83,20 @@ def not_finite(owners: Owners) -> str | None:
         buffers = {key for key, _ in module.named_buffers()} if isinstance(module, nn.Module) else set()
         if not learned and not isinstance(owner, nn.Module):
             continue
-        for path, tensor in _tensors(_state_of(owner), name):
+        for path, tensor in _tensors(_part_of(state, name), name):
             wrong = (
                 torch.isnan(tensor) if path.removeprefix(f"{name}/") in buffers else ~torch.isfinite(tensor)
             )
             if bool(wrong.any()):
                 return path
     return None
+
+
+def _part_of(state: Mapping[str, State], name: str) -> Any:
+    part: Any = state
+    for key in name.split("/"):
+        part = part[key]
+    return part
 
 
 def _state_of(owner: Owner) -> Any:

@@ -112,7 +112,7 @@ def _with_weights(policy: NetworkPolicy, checkpoint: Checkpoint) -> NetworkPolic
     """Put the weights and statistics of a checkpoint into a policy."""
     with restoring(checkpoint.path), fitting_weights(checkpoint.path):
         policy.load_state_dict(checkpoint.state["model"])
-    culprit = not_finite({"model": policy})
+    culprit = not_finite({"model": policy}, {"model": policy.state_dict()})
     if culprit is not None:
         raise UserError(
             f"checkpoint {checkpoint.path} cannot be used: '{culprit}' holds a number that is not finite"

@@ -65,17 +65,27 @@ def test_a_missing_part_and_another_shape_are_errors() -> None:
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_what_is_learned_must_be_finite(bad: float) -> None:
     mine = owners(1)
-    assert not_finite(mine) is None  # type: ignore[arg-type]
+    assert not_finite(mine, gather(mine)) is None  # type: ignore[arg-type]
     with torch.no_grad():
         mine["model"].bias.fill_(bad)  # type: ignore[attr-defined]
-    assert not_finite(mine) == "model/bias"  # type: ignore[arg-type]
+    assert not_finite(mine, gather(mine)) == "model/bias"  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'model/bias' holds a number that is not finite"):
         scatter(owners(2), gather(mine))  # type: ignore[arg-type]
 
 
 def test_a_tensor_that_is_not_learned_may_be_infinite() -> None:
-    assert not_finite({"log_alpha": torch.tensor(-torch.inf)}) is None
-    assert not_finite({"log_alpha": nn.Parameter(torch.tensor(-torch.inf))}) == "log_alpha"
+    for tensor, culprit in (
+        (torch.tensor(-torch.inf), None),
+        (nn.Parameter(torch.tensor(-torch.inf)), "log_alpha"),
+    ):
+        assert not_finite({"log_alpha": tensor}, gather({"log_alpha": tensor})) == culprit
+
+
+def test_the_check_reads_what_was_gathered_and_not_the_owners_again() -> None:
+    mine = owners(1)
+    state = gather(mine)  # type: ignore[arg-type]
+    state["model"] = state["model"] | {"bias": torch.full((2,), torch.nan)}
+    assert not_finite(mine, state) == "model/bias"  # type: ignore[arg-type]
 
 
 def test_slashes_and_percent_signs_in_keys_survive() -> None:

@@ -132,11 +132,12 @@ class Snapshots:
 
 
 def checked_state(learner: StatefulLearner, consequence: str) -> dict[str, State]:
-    """Return the state of a learner; what is not finite is not worth keeping, and its predecessor is."""
-    culprit = learner.not_finite()
+    """Return the state of a learner, gathered once; raise an error if a learned value in it is not finite."""
+    state = learner.state_dict()
+    culprit = learner.not_finite(state)
     if culprit is not None:
         raise RunFault(f"{consequence}: '{culprit}' holds a number that is not finite")
-    return learner.state_dict()
+    return state
 
 
 def parts_with_replay(
