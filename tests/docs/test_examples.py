@@ -4,10 +4,13 @@ import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
+from unittest.mock import patch
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
+import rl_training
 from rl_training import PPO
 from rl_training.algorithms import ALGORITHMS
 from rl_training.cli.commands import COMMANDS
@@ -57,3 +60,19 @@ def test_the_variants_of_algorithms_are_settings():
         named = set(re.findall(r"`(\w+)(?:: \S+)?`", text))
         assert named, text
         assert named <= known, text
+
+
+def test_the_algorithm_of_the_page_trains_and_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "adding-an-algorithm.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    names: dict[str, object] = {"__name__": "soft_q"}
+    with patch.dict(ALGORITHMS):
+        exec(code, names)
+        model = names["SoftQ"]("CartPole-v1", seed=1, hidden_sizes=[16], num_eval_episodes=1).learn(400)
+        model.save("agent")
+        obs = np.float32([[0.0, 0.1, 0.0, -0.1], [0.2, -0.5, 0.1, 0.6]])
+        assert np.array_equal(rl_training.load("agent").predict(obs)[0], model.predict(obs)[0])
+    (run,) = rl_training.load_runs("runs")
+    assert run.status == "finished"
+    assert model.agent.timesteps == 400
