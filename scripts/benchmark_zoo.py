@@ -10,35 +10,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
 from rl_training.cli import main as command
+from rl_training.cli.arguments import Option, parse
 from rl_training.cli.launching import run_presets
 from rl_training.config import load_config
 from rl_training.core.errors import RunFault, UserError
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Args:
-    """What to run."""
+    """List the presets, or train some of them on several seeds; the same as `rl-training zoo`."""
 
-    presets: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    presets: Annotated[tuple[str, ...], Option(positional=True, metavar="PRESET")] = ()
     """Names such as ppo/cartpole, or config files; none lists all presets."""
     seeds: tuple[int, ...] = (1,)
     """Seeds to train each preset with."""
     jobs: int = 1
     """Runs at a time."""
     output_dir: str = "runs/zoo"
-    """Folder for all of it."""
+    """Folder for all runs and results."""
 
 
-def main(args: Args) -> int:
+def main(argv: list[str]) -> int:
     """List or launch; the exit codes are those of the command line."""
-    if not args.presets:
-        return command(["zoo", "list"])
     try:
+        args = parse(Args, argv, "benchmark_zoo.py")
+        if not args.presets:
+            return command(["zoo", "list"])
         for preset in args.presets:
-            load_config(preset)  # all are looked at before the first is trained
+            load_config(preset)  # all are checked before the first is trained
         again = shlex.join(["python", *sys.argv])
         return run_presets(
             args.presets,
@@ -56,4 +56,4 @@ def main(args: Args) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(Args, description=__doc__)))
+    sys.exit(main(sys.argv[1:]))

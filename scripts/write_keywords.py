@@ -10,12 +10,12 @@ import builtins
 import inspect
 import subprocess
 import sys
-import textwrap
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import AlgorithmConfig, TrainConfig
+from rl_training.config.field_docs import field_docs
 from rl_training.config.fields import CheckedConfig
 
 FILE = Path(__file__).resolve().parents[1] / "src/rl_training/algorithms/keywords.py"
@@ -58,12 +58,12 @@ class Keywords:
         """Add a class with the fields of a settings class and of its bases."""
         lines = [f"class {name}({base}, total=False):", f'    """Settings of {config_class.__name__}."""', ""]
         lines += [ARGUMENTS] if config_class is TrainConfig else []
-        found = field_sources(config_class)
+        found = field_docs(config_class)
         for item in fields(config_class):  # type: ignore[arg-type]  # always mixed into a dataclass
             if item.name not in NOT_KEYWORDS:
-                owner, annotation, text = found[item.name]
-                lines += [f"    {item.name}: {self._annotation(item.name, owner, annotation)}"]
-                lines += textwrap.indent(f'"""{text}"""', "    ").splitlines()
+                doc = found[item.name]
+                lines += [f"    {item.name}: {self._annotation(item.name, doc.owner, doc.annotation)}"]
+                lines += [f'    """{doc.text}"""']
         self.classes.append("\n".join(lines))
 
     def _annotation(self, name: str, owner: type, annotation: str) -> str:
@@ -82,22 +82,6 @@ class Keywords:
         """Return the module."""
         imports = "\n".join(f"from {module} import {name}" for module, name in sorted(self.imports))
         return HEADER + imports + "\n\n" + "\n\n\n".join([ENVIRONMENT, *self.classes]) + "\n"
-
-
-def field_sources(config_class: type) -> dict[str, tuple[type, str, str]]:
-    """Return owner, annotation and docstring of each field, as they are written."""
-    found: dict[str, tuple[type, str, str]] = {}
-    for owner in reversed(config_class.__mro__):
-        if is_dataclass(owner):
-            tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
-            assert isinstance(tree, ast.ClassDef)
-            for statement, following in zip(tree.body, tree.body[1:], strict=False):
-                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    assert isinstance(following, ast.Expr)
-                    assert isinstance(following.value, ast.Constant)
-                    text = str(following.value.value)
-                    found[statement.target.id] = (owner, ast.unparse(statement.annotation), text)
-    return found
 
 
 def imports_of(owner: type) -> dict[str, str]:

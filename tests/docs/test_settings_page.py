@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from loading import ROOT
-from rl_training.cli.flags import parse_train_flags, taken_flag
+from rl_training.cli.arguments import arguments_of, parse_values
+from rl_training.cli.train import Train, config_from_flags
 from rl_training.config import TrainConfig, config_from_dict
 
 PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
@@ -30,10 +31,10 @@ def test_its_configs_load(text):
 def test_its_commands_parse(command):
     program, name, *words = shlex.split(command)
     assert (program, name) == ("rl-training", "train")
-    start, words = taken_flag(words, "--start-from", "run", "RUN")
+    rest: list[str] = []
+    start = "start_from" in parse_values(arguments_of(Train), words, "prog", rest)
     base = TrainConfig(algo="ppo", env_id="CartPole-v1") if start else None
-    flags = words if start else words[1:]
-    assert config_from_dict(parse_train_flags("ppo", base, flags, "prog", "")["config"]).algo == "ppo"
+    assert config_from_flags("ppo", base, rest if start else rest[1:], "prog")[0].algo == "ppo"
 
 
 def test_its_settings_exist():

@@ -1,30 +1,29 @@
-"""`rl-training check-env`: what a run would find out about an environment."""
+"""`rl-training check-env`: check an environment before training."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
-import tyro
-
-from rl_training.cli.flags import chosen_env, yaml_map
-from rl_training.cli.parsing import parse
+from rl_training.cli.arguments import Option, parse
+from rl_training.cli.env_flags import chosen_env
+from rl_training.config.env_wrappers import Wrappers
 from rl_training.core.errors import UserError, printable
 from rl_training.experiment.environment_check import check_env
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class CheckEnv:
-    """Play a few episodes by chance in an environment; tell what is wrong with it, and what to know. Writes nothing."""
+    """Check an environment before training: play a few random episodes and report every problem. Writes no files."""
 
-    env_id: Annotated[str | None, tyro.conf.Positional] = None
+    env_id: Annotated[str | None, Option(positional=True, metavar="ID")] = None
     """Gymnasium id; `module:Id` imports the module first."""
     env_factory: str | None = None
     """Function that builds the environment, as module:function."""
-    env_kwargs: str = "{}"
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for its constructor, as a YAML map."""
-    env_wrappers: tuple[str, ...] = ()
+    env_wrappers: Wrappers = ()
     """Wrappers around it, innermost first: module:Wrapper, or {module:Wrapper: {argument: value}}."""
     max_episode_steps: int | None = None
-    """Steps after which an episode is truncated, in the place of its own time limit."""
+    """Steps after which an episode is truncated, instead of its own time limit."""
     seed: int = 0
     """Seed of its episodes."""
 
@@ -39,7 +38,7 @@ def run(argv: list[str]) -> int:
         )
     report = check_env(
         env,
-        yaml_map("env_kwargs", flags.env_kwargs, "gravity: 9.8"),
+        flags.env_kwargs,
         flags.seed,
         env_wrappers=flags.env_wrappers,
         max_episode_steps=flags.max_episode_steps,

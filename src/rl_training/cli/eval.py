@@ -5,40 +5,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
-
-from rl_training.cli.flags import chosen_env, counts_of, with_whole_numbers
-from rl_training.cli.parsing import parse
+from rl_training.cli.arguments import Option, parse
+from rl_training.cli.env_flags import chosen_env
 from rl_training.core.errors import printable
 from rl_training.experiment.loading import load_agent
 from rl_training.experiment.video import record_video
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Eval:
     """Play episodes with a trained agent and print the returns."""
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, Option(positional=True, metavar="RUN")]
     """A run folder, a checkpoint folder, or last/best of a run."""
     num_episodes: int = 10
     """Episodes to play."""
     json: bool = False
     """Print the result as one JSON object."""
-    record: str | None = None
+    record: Annotated[str | None, Option(metavar="DIR")] = None
     """Folder to write a video of one episode into."""
     stochastic: bool = False
     """Sample actions instead of taking the most likely one."""
     env_id: str | None = None
-    """Environment to play in; by default the one it was trained in."""
+    """Environment to play in; by default the one the agent was trained in."""
     env_factory: str | None = None
     """Function that builds the environment to play in, as module:function."""
     trust_modules: bool = False
-    """Import the modules that the run of somebody else names: of environment, wrappers, encoder and schedules."""
+    """Import the modules that somebody else's run names for environment, wrappers, encoder and schedules."""
 
 
 def run(argv: list[str]) -> int:
     """Parse the flags, evaluate and print."""
-    flags = parse(Eval, with_whole_numbers(argv, counts_of(Eval)), "rl-training eval")
+    flags = parse(Eval, argv, "rl-training eval")
     env = chosen_env(flags.env_id, flags.env_factory)
     agent = load_agent(flags.run, env=env, trust_modules=flags.trust_modules, probe=False)
     summary = agent.evaluate(flags.num_episodes, deterministic=False if flags.stochastic else None)

@@ -10,27 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
-
-from rl_training.cli.parsing import parse
+from rl_training.cli.arguments import Option, parse
 from rl_training.cli.tables import json_text
 from rl_training.core.errors import UserError, printable
 from rl_training.experiment.files import write_text
 from rl_training.experiment.records.search import load_runs
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class ExportResults:
     """Write a table of the runs in a folder: one row per run, with score, best and every setting.
 
-    score is the mean return of the last tenth of a run's evaluations, best the highest mean return of one.
+    score is the mean return of the last tenth of a run's evaluations; best is the highest mean return of an evaluation.
     """
 
-    folders: Annotated[tuple[str, ...], tyro.conf.Positional] = ("runs",)
-    """Folders with runs in them, at most four deep, runs, or patterns such as 'runs/ppo__*'."""
-    csv: str | None = None
+    folders: Annotated[tuple[str, ...], Option(positional=True, metavar="FOLDER")] = ("runs",)
+    """Run folders, folders that contain runs at most four levels down, or patterns such as 'runs/ppo__*'."""
+    csv: Annotated[str | None, Option(metavar="FILE")] = None
     """File to write as CSV, or - for the standard output."""
-    json: str | None = None
+    json: Annotated[str | None, Option(metavar="FILE")] = None
     """File to write as a JSON list, or - for the standard output."""
     evaluations: bool = False
     """One row per evaluation instead of one per run, without the settings."""

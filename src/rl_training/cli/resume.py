@@ -1,13 +1,10 @@
-"""`rl-training resume`: go on with a run."""
+"""`rl-training resume`: continue a run from its last checkpoint."""
 
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-import tyro
-
 from rl_training.algorithms import ALGORITHMS
-from rl_training.cli.flags import counts_of, named_settings, with_whole_numbers
-from rl_training.cli.parsing import parse
+from rl_training.cli.arguments import Option, parse, setting_name
 from rl_training.cli.train import print_result
 from rl_training.config import TrainConfig
 from rl_training.config.fields import CheckedConfig
@@ -18,34 +15,34 @@ from rl_training.experiment.console import make_console
 from rl_training.experiment.start import resume
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Resume:
-    """Go on with a run from its last checkpoint, exactly as if it had not been interrupted.
+    """Continue a run from its last checkpoint, exactly as if it had not been interrupted.
 
-    Its settings stay as they are, but for its length. To change others, begin a new run with what it has learned:
+    Only its length can be changed. To change other settings, fine-tune from its weights in a new run:
     rl-training train --start-from RUN --learning-rate 1e-4
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, Option(positional=True, metavar="RUN")]
     """A run folder, or a checkpoint of one."""
     total_timesteps: int | None = None
     """New budget; extends a finished run and stretches its schedules."""
     max_time: float | None = None
-    """Pause again after so many seconds."""
+    """Pause again after this many seconds."""
     quiet: bool = False
     """Print only the run folder."""
     env_id: str | None = None
-    """The run's environment, if somebody else's run names a module and you trust that module."""
+    """The run's environment, if somebody else trained the run and you trust the module that it names."""
     env_factory: str | None = None
-    """Function that builds the run's environment, as module:function, if it was made by one."""
+    """Function that builds the run's environment, as module:function, if one was used."""
     trust_modules: bool = False
-    """Import the modules that the run of somebody else names: of environment, wrappers, encoder and schedules."""
+    """Import the modules that somebody else's run names for environment, wrappers, encoder and schedules."""
 
 
 def run(argv: list[str]) -> int:
     """Parse the flags and resume."""
     _refuse_settings(argv)
-    flags = parse(Resume, with_whole_numbers(argv, counts_of(Resume)), "rl-training resume")
+    flags = parse(Resume, argv, "rl-training resume")
     result = resume(
         flags.run,
         factory=import_factory(flags.env_factory) if flags.env_factory is not None else None,
@@ -64,11 +61,11 @@ def run(argv: list[str]) -> int:
 
 
 def _refuse_settings(argv: list[str]) -> None:
-    """Refuse what could be a setting of a run, and say what can be changed, and how."""
+    """Raise an error for flags that are settings of a run, with what can be changed and how."""
     classes: list[type[CheckedConfig]] = [TrainConfig, *(face.config_class for face in ALGORITHMS.values())]
     settings = {item.name for config_class in classes for item in fields(config_class)}  # type: ignore[arg-type]  # all are dataclasses
     for flag in [word.partition("=")[0] for word in argv if word.startswith("--")]:
-        (name,) = named_settings([flag])
+        name = setting_name(flag)
         name = here_called(name) or name
         if name in settings - {item.name for item in fields(Resume)}:
             raise UserError(

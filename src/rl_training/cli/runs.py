@@ -9,10 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tyro
-
+from rl_training.cli.arguments import Option, parse
 from rl_training.cli.commands import command_name
-from rl_training.cli.parsing import parse
 from rl_training.cli.tables import age, either, number, print_json, print_table, size
 from rl_training.core.errors import UserError, did_you_mean, printable
 from rl_training.experiment.records.compare import differences_of
@@ -56,7 +54,7 @@ COLUMNS = ("run", "algo", "env", "seed", "status", "step / total", "score", "bes
 NUMBERS = ("seed", "step / total", "score", "best", "age")
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class List:
     """List the runs in a folder, newest first.
 
@@ -64,15 +62,15 @@ class List:
     abandoned if it calls itself running and no process works on it. Folders that are no runs are listed as such.
     """
 
-    folders: Annotated[tuple[str, ...], tyro.conf.Positional] = ("runs",)
-    """Folders with runs in them, at most four deep, runs, or patterns such as 'runs/ppo__*'."""
-    algo: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    folders: Annotated[tuple[str, ...], Option(positional=True, metavar="FOLDER")] = ("runs",)
+    """Run folders, folders that contain runs at most four levels down, or patterns such as 'runs/ppo__*'."""
+    algo: Annotated[tuple[str, ...], Option(repeated=True)] = ()
     """Only runs of this algorithm; may be given several times, as may the next three."""
-    env: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(aliases=["--env-id"])] = ()
+    env: Annotated[tuple[str, ...], Option(repeated=True, aliases=("--env-id",))] = ()
     """Only runs of this environment, or of those that a pattern such as 'ALE/*' names."""
-    status: tyro.conf.UseAppendAction[tuple[Status, ...]] = ()
+    status: Annotated[tuple[Status, ...], Option(repeated=True)] = ()
     """Only runs that stand so."""
-    seed: tyro.conf.UseAppendAction[tuple[int, ...]] = ()
+    seed: Annotated[tuple[int, ...], Option(repeated=True)] = ()
     """Only runs of this seed."""
     sort: Sort = "age"
     """What to sort by: the newest, the furthest and the highest first, names and seeds upwards."""
@@ -82,31 +80,31 @@ class List:
     """Print a JSON list with one object per folder."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Show:
     """Tell what a person wants to know of one run: what was set other than by default, what happened, how to go on."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[str, ...], Option(positional=True, metavar="RUN")] = ()
     """One run folder, or a checkpoint of one."""
     json: bool = False
     """Print one JSON object."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Diff:
     """Tell what differs between runs: settings, versions, commit, processor, and what came of it."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[str, ...], Option(positional=True, metavar="RUN")] = ()
     """Two run folders or more."""
     json: bool = False
     """Print one JSON object: by group and name a list with the value of each run."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Remove:
     """Delete runs for good. Refuses runs that are being trained, links, and folders that are not runs."""
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    runs: Annotated[tuple[str, ...], Option(positional=True, metavar="RUN")] = ()
     """Run folders."""
     yes: bool = False
     """Do not ask, as must be said where there is no terminal."""

@@ -1,12 +1,22 @@
 """`rl-training train`: flags and YAML to a config, the config to a run."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
 
+from rl_training.cli.arguments import (
+    Argument,
+    Option,
+    arguments_of,
+    parse_values,
+    print_help,
+    wants_help,
+)
 from rl_training.cli.commands import command_name
-from rl_training.cli.flags import named_settings, parse_train_flags, taken_flag
-from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config
+from rl_training.config import TrainConfig, algorithm_config_class, known_algorithms, load_config
+from rl_training.config.preprocessing import SETTINGS_OF
 from rl_training.config.presets import preset_name, presets
-from rl_training.core.errors import UserError, did_you_mean, printable
+from rl_training.core.errors import ConfigError, UserError, did_you_mean, printable
 from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.warm_start import refuse_start, taken_over
@@ -14,12 +24,6 @@ from rl_training.experiment.console import make_console
 from rl_training.experiment.logs.profile import RunProfile
 from rl_training.experiment.start import TrainResult, train
 from rl_training.lab.preset_scores import compare_run_with_results
-
-DESCRIPTION = """Train an agent.
-
-rl-training train --config ppo/cartpole --seed 3
-
-rl-training train ppo --env-id CartPole-v1"""
 
 HELP = """usage: rl-training train ALGORITHM --env-id ID [settings]
        rl-training train --config FILE [settings]
@@ -29,53 +33,81 @@ algorithms:
   {algorithms}
 
 start here:
-  rl-training train --config ppo/cartpole          a preset, one of {presets}: see the folder configs
-  rl-training train ppo --env-id CartPole-v1       everything at its default
+  rl-training train --config ppo/cartpole          a preset, one of {presets}: rl-training zoo list
+  rl-training train ppo --env-id CartPole-v1       all settings at their defaults
   rl-training train ppo --env-id CartPole-v1 --total-timesteps 1e5 --num-envs 16 --learning-rate 1e-3
 
-rl-training train --start-from RUN --learning-rate 1e-4 begins a new run with what RUN has learned, by its settings.
+rl-training train --start-from RUN --learning-rate 1e-4 fine-tunes from the weights and settings of RUN.
 rl-training train ALGORITHM --help lists its settings, and with --config FILE their values there. Those of ppo:
 """
+
+RUN_GROUPS = {
+    "run": ("env_id", "seed", "total_timesteps", "output_dir", "device", "num_threads"),
+    "environments": (
+        "num_envs", "env_backend", "env_kwargs", "env_wrappers", "max_episode_steps", "env_timeout", "rebuild_envs",
+        "max_restarts", "use_action_masks", "normalize_obs", "normalize_reward",
+    ),
+    "images": ("preprocessing", *SETTINGS_OF["atari"]),
+    "evaluation and checkpoints": (
+        "eval_every_timesteps", "num_eval_episodes", "best_by", "eval_deterministic", "max_eval_episode_steps",
+        "checkpoint_every_timesteps", "keep_checkpoints",
+    ),
+    "logging": ("log_every_timesteps", "track"),
+    "stopping early": ("stop_at_reward", "stop_after_stale_evals", "max_time"),
+}  # fmt: skip
+"""How `--help` groups the run-level settings; a test checks that each is in exactly one group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train an agent.
+
+    rl-training train --config ppo/cartpole --seed 3
+
+    rl-training train ppo --env-id CartPole-v1
+    """
+
+    config: Annotated[str | None, Option(metavar="FILE")] = None
+    """YAML file or preset with settings; flags override them."""
+    start_from: Annotated[str | None, Option(metavar="RUN")] = None
+    """A run, or a saved agent, to fine-tune: the new run starts from its weights, statistics and settings; flags
+    override the settings. Optimizer, counters and random streams are new; the old run is not changed."""
+    trust_modules: bool = False
+    """With --start-from: import the modules that somebody else's run names for environment, wrappers, encoder and
+    schedules."""
+    quiet: bool = False
+    """Print only the run folder."""
+    profile: bool = False
+    """Print at the end how the time was spent, and save it as profile.json."""
 
 
 def run(argv: list[str]) -> int:
     """Train, and print where the run is and what to try next."""
     algo = argv[0] if argv and not argv[0].startswith("-") else None
-    basis, flags = _basis(argv[1:] if algo is not None else argv)
+    prog = f"rl-training train {algo}" if algo else "rl-training train"
+    rest = list[str]()
+    flags = Train(**parse_values(arguments_of(Train), argv[1:] if algo else argv, prog, rest))
+    basis = _basis(flags)
     base = basis.config
     chosen = algo or (base.algo if base is not None else None)
-    if chosen is None:
-        if {"-h", "--help"} & set(flags):
-            print(HELP.format(algorithms=", ".join(known_algorithms()), presets=len(presets())))
-            chosen = "ppo"
-        else:
-            raise UserError(
-                "train needs an algorithm or a config: rl-training train ppo --env-id CartPole-v1, or rl-training "
-                f"train --config ppo/cartpole; algorithms are {', '.join(known_algorithms())}; rl-training train "
-                "--help tells more"
-            )
-    if chosen not in known_algorithms():
-        raise UserError(f"unknown algorithm '{chosen}'{did_you_mean(chosen, known_algorithms())}")
-    if base is not None and base.algo != chosen:
-        raise UserError(
-            f"{basis.what} is for {base.algo}, not for {chosen}; leave out '{chosen}' or use another {basis.kind}"
-        )
-    prog = f"rl-training train {algo}" if algo else "rl-training train"
-    parsed = parse_train_flags(chosen, base, flags, prog, DESCRIPTION)
-    config = config_from_dict(parsed["config"], "settings")
+    if chosen is None and wants_help(rest):
+        print(HELP.format(algorithms=", ".join(known_algorithms()), presets=len(presets())))
+        chosen = "ppo"
+    _check_algorithm(chosen, basis)
+    assert chosen is not None
+    config, named = config_from_flags(chosen, base, rest, prog)
     if basis.learned is not None:
-        named = named_settings(flags)
-        refuse_start(basis.learned, config, named, trusted=basis.trusted)
+        refuse_start(basis.learned, config, named, trusted=flags.trust_modules)
         config = taken_over(config, basis.learned, named)
-    profile = RunProfile() if parsed["profile"] else None
+    profile = RunProfile() if flags.profile else None
     result = train(
         config,
         learned=basis.learned,
         callbacks=[] if profile is None else [profile],
-        console=make_console(parsed["quiet"]),
+        console=make_console(flags.quiet),
         arguments=["rl-training", "train", *argv],
     )
-    if parsed["quiet"]:
+    if flags.quiet:
         print(result.run_dir)
         return 0
     print_result(result)
@@ -88,52 +120,97 @@ def run(argv: list[str]) -> int:
     return 0
 
 
+def config_from_flags(
+    algo: str, base: TrainConfig | None, argv: Sequence[str], prog: str
+) -> tuple[TrainConfig, set[str]]:
+    """Return the config of `base`, or the defaults, with flags on top, and the settings that the flags name."""
+    groups = _setting_groups(algo, {} if base is None else base.to_dict())
+    if wants_help(argv):
+        print_help(groups, prog, Train.__doc__ or "")
+    settings = parse_values([argument for group in groups.values() for argument in group], argv, prog)
+    try:
+        config = (base or TrainConfig(algo=algo, env_id="unnamed")).with_overrides(**settings)
+    except ConfigError as error:
+        raise ConfigError(error.problems, "settings") from None
+    return config, set(settings)
+
+
+def _setting_groups(algo: str, values: Mapping[str, Any]) -> dict[str, list[Argument]]:
+    """Return all flags of `train` in groups; `values` are the settings of a config, which become the defaults."""
+    config_class = algorithm_config_class(algo)
+    assert config_class is not None
+    groups = {name: arguments_of(TrainConfig, names, values) for name, names in RUN_GROUPS.items()}
+    hint = Option(hint="(unless a config names it)")
+    groups["run"] = [
+        replace(argument, option=hint) if argument.name == "env_id" and not values else argument
+        for argument in groups["run"]
+    ]
+    own = [item.name for item in fields(config_class)]
+    groups[f"{algo} settings"] = arguments_of(config_class, own, values.get("algorithm"))
+    return {"": arguments_of(Train), **groups}
+
+
+def _check_algorithm(chosen: str | None, basis: "Basis") -> None:
+    """Raise an error unless an algorithm is chosen that exists, and that the config is for."""
+    known = known_algorithms()
+    if chosen is None:
+        raise UserError(
+            "train needs an algorithm or a config: rl-training train ppo --env-id CartPole-v1, or rl-training "
+            f"train --config ppo/cartpole; algorithms are {', '.join(known)}; see rl-training train --help"
+        )
+    if chosen not in known:
+        raise UserError(f"unknown algorithm '{chosen}'{did_you_mean(chosen, known)}")
+    if basis.config is not None and basis.config.algo != chosen:
+        raise UserError(
+            f"{basis.what} is for {basis.config.algo}, not for {chosen}; leave out '{chosen}' or use another "
+            f"{basis.kind}"
+        )
+
+
 @dataclass(frozen=True)
 class Basis:
-    """What flags go on top of: a config, the settings of a run that the new one starts from, or nothing."""
+    """The settings that flags override: a config's, those of a run to fine-tune, or the defaults."""
 
     config: TrainConfig | None = None
     learned: Checkpoint | None = None
-    trusted: bool = False
+    """The checkpoint to start from."""
     preset: str | None = None
-    """The name of the config, if it may be a preset's."""
+    """The name of the config, which may be a preset's."""
 
     @property
     def kind(self) -> str:
-        """What it is called."""
+        """What messages call it."""
         return "config" if self.learned is None else "run"
 
     @property
     def what(self) -> str:
-        """Which it is."""
+        """Which one it is."""
         return "the config" if self.learned is None else str(self.learned.path)
 
 
-def _basis(flags: list[str]) -> tuple[Basis, list[str]]:
-    """Return what other flags go on top of, and those flags."""
-    config, rest = taken_flag(flags, "--config", "file", "configs/ppo/cartpole.yaml")
-    run_dir, rest = taken_flag(rest, "--start-from", "run", "runs/RUN")
-    trusted = "--trust-modules" in rest
-    rest = [flag for flag in rest if flag != "--trust-modules"]
-    if run_dir is None:
-        if trusted:
+def _basis(flags: Train) -> Basis:
+    """Return the settings that other flags override."""
+    if flags.start_from is None:
+        if flags.trust_modules:
             raise UserError(
-                "--trust-modules is for --start-from; what you name yourself is imported without it"
+                "--trust-modules is for --start-from; modules that you name yourself are imported without it"
             )
-        return (Basis() if config is None else Basis(load_config(config), preset=preset_name(config))), rest
-    if config is not None:
+        if flags.config is None:
+            return Basis()
+        return Basis(load_config(flags.config), preset=preset_name(flags.config))
+    if flags.config is not None:
         raise UserError("--config and --start-from both have settings; give one of them, and flags on top")
-    learned = open_checkpoint(run_dir)
-    return Basis(learned.config, learned, trusted), rest
+    learned = open_checkpoint(flags.start_from)
+    return Basis(learned.config, learned)
 
 
 def print_result(result: TrainResult) -> None:
-    """Tell the score, the folder and the next commands."""
+    """Print the score, the run folder and the next commands."""
     command, steps = command_name(), f"{result.metrics['global_step']:,} steps"
     run_dir = printable(result.run_dir)
     print()
     if result.paused:
-        print(f"Paused after {steps}: {printable(result.stop_reason)}. Go on with:")
+        print(f"Paused after {steps}: {printable(result.stop_reason)}. Resume it with:")
         print(f"  {command} resume {run_dir}", flush=True)
         return
     if "eval/mean_reward" in result.metrics:

@@ -1,10 +1,13 @@
-"""`rl-training zoo`: what presets there are, what they are, and running them on many seeds."""
+"""`rl-training zoo`: list presets, show one, and train them on many seeds. Imports nothing heavy to list them."""
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from rl_training.cli.plain_flags import Flags, add_launch_flags
+from rl_training.cli.arguments import Option, parse
+from rl_training.cli.launch_flags import LaunchFlags, read_seeds
 from rl_training.config.presets import (
     NEAR,
     Preset,
@@ -19,14 +22,46 @@ HELP = """usage: rl-training zoo list [--env WORDS] [--algo NAME] [--family NAME
        rl-training zoo show PRESET
        rl-training zoo run PRESET... [--seeds N] [--jobs N] [--output-dir DIR]
 
-list    presets: environment, budget, and the scores that were measured
-show    one preset: where its settings come from, what it reached, and the settings
-run     train presets on many seeds, on the cores there are; the same command goes on after an interruption
+list    all presets: environment, budget and measured scores
+show    one preset: its settings, where they come from, and its scores
+run     train presets on many seeds, on all cores; the same command continues after an interruption
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class ZooList:
+    """List presets."""
+
+    env: Annotated[str | None, Option(metavar="WORDS")] = None
+    """Only environments whose name contains this."""
+    algo: Annotated[str | None, Option(metavar="NAME")] = None
+    """Only presets of this algorithm."""
+    family: Annotated[str | None, Option(metavar="NAME")] = None
+    """Only this family of environments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZooShow:
+    """Show a preset."""
+
+    preset: Annotated[str, Option(positional=True, metavar="PRESET")]
+    """A name such as ppo/cartpole, or a file such as zoo/classic/ppo_cartpole.yaml."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZooRun(LaunchFlags):
+    """Train presets on many seeds."""
+
+    presets: Annotated[tuple[str, ...], Option(positional=True, metavar="PRESET")]
+    """Names such as ppo/cartpole, or config files."""
+    seeds: Annotated[range, Option(read=read_seeds, metavar="N|A-B")] = range(1, 4)
+    """Train seeds 1 to N, or A to B."""
+    output_dir: Annotated[str, Option(metavar="DIR")] = "runs/zoo"
+    """Folder for all runs and results."""
+
+
 def run(argv: list[str]) -> int:
-    """Choose one of the three."""
+    """Run one of the three actions."""
     actions = {"list": _list, "show": _show, "run": _run}
     if not argv or argv[0] in ("-h", "--help"):
         print(HELP, end="")
@@ -37,11 +72,7 @@ def run(argv: list[str]) -> int:
 
 
 def _list(argv: list[str]) -> int:
-    flags = Flags("rl-training zoo list", "List presets.")
-    flags.add_argument("--env", metavar="WORDS", help="only environments whose name has this in it")
-    flags.add_argument("--algo", metavar="NAME", help="only presets of this algorithm")
-    flags.add_argument("--family", metavar="NAME", help="only this family of environments")
-    wanted, found = flags.parse(argv), read_presets()
+    wanted, found = parse(ZooList, argv, "rl-training zoo list"), read_presets()
     _refuse_unknown("algo", wanted.algo, {preset.algo for preset in found})
     _refuse_unknown("family", wanted.family, {preset.about.family for preset in found})
     chosen = [
@@ -52,7 +83,7 @@ def _list(argv: list[str]) -> int:
         and wanted.family in (None, preset.about.family)
     ]
     if not chosen:
-        raise UserError("no preset is like that; rl-training zoo list shows them all")
+        raise UserError("no preset matches; rl-training zoo list shows all presets")
     _print_table(sorted(chosen, key=lambda preset: (preset.about.family, preset.task, preset.name)))
     return 0
 
@@ -79,9 +110,7 @@ def _print_table(chosen: Sequence[Preset]) -> None:
 
 
 def _show(argv: list[str]) -> int:
-    flags = Flags("rl-training zoo show", "Show a preset.")
-    flags.add_argument("preset", help="such as ppo/cartpole, or zoo/classic/ppo_cartpole.yaml")
-    (preset,) = _chosen([flags.parse(argv).preset])
+    (preset,) = _chosen([parse(ZooShow, argv, "rl-training zoo show").preset])
     about = preset.about
     print(f"{preset.name}: {about.summary}\n")
     for label, text in (
@@ -101,7 +130,7 @@ def _show(argv: list[str]) -> int:
 
 
 def _chosen(names: Sequence[str]) -> list[Preset]:
-    """Return presets by their names under algorithm or family; one that is not there is answered with the nearest."""
+    """Return presets by name; raise an error with the nearest name for one that does not exist."""
     known = {preset.name: preset for preset in read_presets()}
     found = list[Preset]()
     for given in names:
@@ -109,16 +138,13 @@ def _chosen(names: Sequence[str]) -> list[Preset]:
         if name not in known:
             near = did_you_mean(name, [*known, *zoo_names()], nearness=NEAR)
             what = "file or preset" if given.endswith((".yaml", ".yml")) else "preset"
-            raise UserError(f"there is no {what} '{given}'{near}; rl-training zoo list shows them all")
+            raise UserError(f"there is no {what} '{given}'{near}; rl-training zoo list shows all presets")
         found.append(known[name])
     return found
 
 
 def _run(argv: list[str]) -> int:
-    flags = Flags("rl-training zoo run", "Train presets on many seeds.")
-    flags.add_argument("presets", nargs="+", metavar="PRESET", help="such as ppo/cartpole, or a config file")
-    add_launch_flags(flags, num_seeds=3, output_dir="runs/zoo")
-    wanted = flags.parse(argv)
+    wanted = parse(ZooRun, argv, "rl-training zoo run")
     names = [known_as(given) or _chosen([given])[0].name for given in wanted.presets]
     from rl_training.cli.launching import run_presets, typed  # heavy, and listing must be quick
 
@@ -128,6 +154,6 @@ def _run(argv: list[str]) -> int:
         folder=Path(wanted.output_dir),
         processes=wanted.jobs,
         retry_failed=wanted.retry_failed,
-        overrides={} if wanted.total_timesteps is None else {"total_timesteps": wanted.total_timesteps},
+        overrides=wanted.overrides,
         again=typed("zoo", "run", *argv),
     )

@@ -101,7 +101,7 @@ def coerce(value: Any, annotation: Any) -> Any:
 
 
 def whole_number(value: Any) -> int | None:
-    """Return a count, also one that is written as 1e5 or 5000.0; None if it is none.
+    """Return a whole number, also one that is written as 1e5 or 5000.0; None for anything else.
 
     >>> whole_number("1e5"), whole_number(2.5)
     (100000, None)
@@ -111,6 +111,8 @@ def whole_number(value: Any) -> int | None:
     if isinstance(value, int):
         return value
     try:
+        if isinstance(value, str) and len(value) < 40 and value.strip().lstrip("+-").isdecimal():
+            return int(value)  # exact where a float is not
         number = float(value)
     except ValueError:
         return None

@@ -119,7 +119,7 @@ def test_many_problems_are_told_at_once_each_on_a_line(cli, tmp_path):
         (["train", "--config=nothing.yaml"], ["nothing.yaml does not exist"]),
         (["train", "--config"], ["--config needs a file"]),
         (["train", "--config="], ["--config needs a file"]),
-        (["train", "--config", "ppo/cartpole", "--config=ppo/acrobot"], ["--config is given 2 times"]),
+        (["train", "--config", "ppo/cartpole", "--config=ppo/acrobot"], ["--config is given twice"]),
         (["trian"], ["unknown command 'trian'", "did you mean 'train'"]),
         (["eval", "nowhere"], ["nowhere does not exist"]),
         (["resume", "nowhere"], ["nowhere does not exist"]),
@@ -174,7 +174,7 @@ def test_nothing_is_left_of_the_box_around_a_wrong_flag(cli, tmp_path, monkeypat
         (["--zzzz"], "unknown flag '--zzzz'; rl-training train dqn --help lists all flags"),
         (
             ["--learning-rate", "abc"],
-            "--learning-rate: 'abc' is not a number; rl-training train dqn --help lists all flags",
+            "--learning-rate is 'abc'; use a number",
         ),
     ],
 )

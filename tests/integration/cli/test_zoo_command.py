@@ -44,11 +44,11 @@ def test_show(cli):
         (("zoo", "list", "--algo", "pp0"), "--algo 'pp0' is not known; did you mean 'ppo'?"),
         (("zoo", "list", "--famly", "x"), "unknown flag '--famly'; did you mean '--family'?"),
         (("zoo", "list", "x"), "'x' is one word too many"),
-        (("zoo", "list", "--env", "chess"), "no preset is like that"),
-        (("zoo", "run", "ppo/cartpole", "--jobs", "0"), "'0' is not a number of 1 or more"),
+        (("zoo", "list", "--env", "chess"), "no preset matches"),
+        (("zoo", "run", "ppo/cartpole", "--jobs", "0"), "--jobs is '0'; use a whole number of 1 or more"),
         (
             ("zoo", "run", "ppo/cartpole", "--seeds", "1e9"),
-            "--seeds: '1e9' is no number of seeds; use how many, 1 to 10,000, or the first and the last, such as 21-25",
+            "--seeds is '1e9'; use how many, 1 to 10,000, or the first and the last, such as 21-25",
         ),
         (("zoo", "run", "classic/dqn_cartpol"), "did you mean 'classic/dqn_cartpole'?"),
     ],
@@ -136,7 +136,7 @@ def test_a_report_that_cannot_be_written(cli, tmp_path, monkeypatch):
     outcome = cli("benchmark", tmp_path / "m.yaml", "--seeds", 1, "--output-dir", tmp_path / "D")
     assert outcome.code == 1
     assert f"({tmp_path / 'D' / 'report.json'})" in outcome.sentence
-    assert outcome.sentence.endswith("; the runs are kept, and the same command writes it again")
+    assert outcome.sentence.endswith("; the runs are kept; the same command writes it again")
     (tmp_path / "D" / "report.json").rmdir()
     assert cli("benchmark", tmp_path / "m.yaml", "--seeds", 1, "--output-dir", tmp_path / "D").code == 0
 
@@ -193,7 +193,7 @@ def test_a_preset_that_is_named_twice_is_trained_once(cli, monkeypatch, tmp_path
 def test_a_file_that_is_not_there_is_no_preset_misspelt(cli, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert cli("zoo", "run", "nowhere.yaml").sentence == (
-        "error: there is no file or preset 'nowhere.yaml'; rl-training zoo list shows them all"
+        "error: there is no file or preset 'nowhere.yaml'; rl-training zoo list shows all presets"
     )
     assert "did you mean" not in cli("zoo", "show", "ppo/nothing").sentence
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from loading import load_file
-from rl_training.cli.flags import parse_train_flags
-from rl_training.config import TrainConfig, config_from_dict
+from rl_training.cli.train import config_from_flags
+from rl_training.config import TrainConfig
 from rl_training.envs.stepper_factory import training_stepper
 from rl_training.experiment.building import build_parts
 
@@ -63,10 +63,10 @@ WAYS = {
 def configs(chaos: ModuleType) -> list[TrainConfig]:
     """What the command line makes of the scenarios; how environments are stepped makes no difference here."""
     parsed = [
-        parse_train_flags(first, None, list(others), "chaos", "")["config"]
+        config_from_flags(first, None, list(others), "chaos")[0]
         for first, *others in (scenario.flags for scenario in chaos.SCENARIOS)
     ]
-    return [config_from_dict(settings).with_overrides(env_backend="sync") for settings in parsed]
+    return [config.with_overrides(env_backend="sync") for config in parsed]
 
 
 def test_every_way_of_an_update_is_killed(

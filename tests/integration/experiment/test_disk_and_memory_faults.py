@@ -275,7 +275,7 @@ def test_a_flag_that_is_no_map_of_yaml(cli, tmp_path, text):
         "train", "ppo", "--env-id", "CartPole-v1", "--env-kwargs", text, "--output-dir", tmp_path / "r"
     )
     assert outcome.code == 2
-    assert f"--env-kwargs {text!r} is not a YAML map" in outcome.sentence
+    assert f"--env-kwargs is {text!r}; that is not a YAML map" in outcome.sentence
 
 
 def test_an_argument_the_environment_does_not_take(tiny):

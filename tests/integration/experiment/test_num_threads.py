@@ -15,7 +15,7 @@ import yaml
 from threadpoolctl import threadpool_info
 
 from rl_training.cli import main
-from rl_training.cli.flags import parse_train_flags
+from rl_training.cli.train import config_from_flags
 from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import ConfigError
 from rl_training.experiment import resources
@@ -101,14 +101,13 @@ class TestResume:
 class TestFlag:
     @pytest.mark.parametrize(("text", "number"), [("auto", "auto"), ("3", 3), ("2e0", 2)])
     def test_it_takes_a_number_or_auto(self, text, number):
-        parsed = parse_train_flags("ppo", None, ["--env-id", "X", "--num-threads", text], "prog", "")
-        assert config_from_dict(parsed["config"]).num_threads == number
+        config, _ = config_from_flags("ppo", None, ["--env-id", "X", "--num-threads", text], "prog")
+        assert config.num_threads == number
 
     def test_a_config_and_a_flag_on_top(self):
         base = TrainConfig(algo="ppo", env_id="X", num_threads=4)
         for flags, number in (([], 4), (["--num-threads", "auto"], "auto"), (["--num-threads", "2"], 2)):
-            parsed = parse_train_flags("ppo", base, flags, "prog", "")
-            assert config_from_dict(parsed["config"]).num_threads == number
+            assert config_from_flags("ppo", base, flags, "prog")[0].num_threads == number
 
     @pytest.mark.parametrize(
         ("text", "sentence"),

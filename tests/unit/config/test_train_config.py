@@ -8,8 +8,9 @@ import pytest
 from loading import ROOT
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.ppo import PPOConfig
-from rl_training.cli.flags import RUN_GROUPS, field_help
+from rl_training.cli.train import RUN_GROUPS
 from rl_training.config import TrainConfig, config_from_dict, load_config
+from rl_training.config.field_docs import field_docs
 from rl_training.config.preprocessing import IMAGE_SETTINGS, Frames
 from rl_training.core.errors import ConfigError, UserError
 
@@ -552,6 +553,7 @@ class TestNames:
 
     @pytest.mark.parametrize("config_class", [TrainConfig, *(a.config_class for a in ALGORITHMS.values())])
     def test_every_field_has_a_sentence_of_help(self, config_class):
-        helps = field_help(config_class)
+        docs = field_docs(config_class)
         for item in fields(config_class):
-            assert helps.get(item.name, "").endswith("."), f"{item.name} has no sentence under it"
+            assert item.name in docs, f"{item.name} has no docstring under it"
+            assert docs[item.name].text.endswith("."), f"the docstring under {item.name} is no sentence"

@@ -1,0 +1,51 @@
+"""Flags of the commands that train many runs. Imports nothing heavy, so that mistakes are reported at once."""
+
+import os
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from rl_training.cli.arguments import Option
+from rl_training.config.fields import whole_number
+from rl_training.lab.manifests import SEEDS, seed_range
+
+
+def read_seeds(text: str) -> range:
+    """Return seeds that are given as a number of seeds, or as the first and the last."""
+    found = seed_range(text)
+    if found is None:
+        raise ValueError(SEEDS)
+    return found
+
+
+def read_count(text: str) -> int:
+    """Return a whole number of 1 or more, which may be written as 1e5."""
+    number = whole_number(text)
+    if number is None or number < 1:
+        raise ValueError("use a whole number of 1 or more")
+    return number
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchFlags:
+    """Which runs to train, how many at a time, and where."""
+
+    seeds: Annotated[range | None, Option(read=read_seeds, metavar="N|A-B")] = None
+    """Train seeds 1 to N, or A to B; by default the manifest's."""
+    jobs: Annotated[int, Option(read=read_count, metavar="N")] = field(default_factory=available_cores)
+    """Runs at a time; by default as many as there are cores."""
+    output_dir: Annotated[str, Option(metavar="DIR")] = "runs"
+    """Folder for all runs and results."""
+    total_timesteps: Annotated[int | None, Option(read=read_count, metavar="N")] = None
+    """Environment steps per run; by default the preset's."""
+    retry_failed: bool = False
+    """Train runs again that have failed."""
+
+    @property
+    def overrides(self) -> dict[str, int]:
+        """Settings that replace those of the presets."""
+        return {} if self.total_timesteps is None else {"total_timesteps": self.total_timesteps}
