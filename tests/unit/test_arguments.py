@@ -25,6 +25,8 @@ class Flags:
     """A number, or none."""
     name: str | None = None
     """A text."""
+    file: Annotated[str | None, Option(metavar="FILE", once=True)] = None
+    """At most once."""
     quiet: bool = False
     """Without a value."""
     gray: bool | None = None
@@ -58,6 +60,8 @@ def given(*words: str) -> dict[str, Any]:
         ("--count=-1", {"count": -1}),
         ("--count -1", {"count": -1}),
         ("--count 9007199254740993", {"count": 2**53 + 1}),
+        ("--count 1 --count 2", {"count": 2}),
+        ("--quiet --no-quiet", {"quiet": False}),
         ("--rate 3e-4", {"rate": 3e-4}),
         ("--rate None", {"rate": None}),
         ("--name none", {"name": "none"}),
@@ -103,8 +107,8 @@ def test_an_instance_has_the_defaults():
         ("--count", "--count needs a value; prog --help lists all flags"),
         ("--count --quiet", "--count needs a value; prog --help lists all flags"),
         ("--count 2.5", "--count is '2.5'; use a whole number such as 5000"),
-        ("--count 1 --count 2", "--count is given twice; give it once"),
-        ("--quiet --no-quiet", "--no-quiet is given twice; give it once"),
+        ("--file a --file b", "--file is given twice; give one file"),
+        ("--file=", "--file needs a file; prog --help lists all flags"),
         ("--quiet=1", "--quiet takes no value, but got '1'; prog --help lists all flags"),
         ("--kind asynch", "--kind is 'asynch'; use one of sync, async; did you mean 'async'?"),
         ("--extra [1]", "--extra is '[1]'; that is not a YAML map; write it as --extra '{name: value}'"),

@@ -36,6 +36,8 @@ class Option:
     positional: bool = False
     repeated: bool = False
     """The flag takes one value, and may be given several times."""
+    once: bool = False
+    """Giving the flag twice is an error; otherwise the last one counts."""
     aliases: tuple[str, ...] = ()
     metavar: str | None = None
     """How help and messages call its value."""
@@ -139,9 +141,9 @@ def parse_values(
         value = _flag_value(argument, typed.replace("_", "-"), given, prog)
         if argument.option.repeated:
             values[argument.name] = (*values.get(argument.name, ()), value)
-        elif argument.name in values:
-            raise UserError(f"{typed} is given twice; give it once")
-        else:
+        elif argument.option.once and argument.name in values:
+            raise UserError(f"{typed} is given twice; give one {argument.value_name}")
+        else:  # of a flag that is given twice the last one counts, so that scripts can append flags
             values[argument.name] = value
     after = list(argv[len(list(_before_dashes(argv))) :])
     if rest is not None:

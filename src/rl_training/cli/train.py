@@ -67,9 +67,9 @@ class Train:
     rl-training train ppo --env-id CartPole-v1
     """
 
-    config: Annotated[str | None, Option(metavar="FILE")] = None
+    config: Annotated[str | None, Option(metavar="FILE", once=True)] = None
     """YAML file or preset with settings; flags override them."""
-    start_from: Annotated[str | None, Option(metavar="RUN")] = None
+    start_from: Annotated[str | None, Option(metavar="RUN", once=True)] = None
     """A run, or a saved agent, to fine-tune: the new run starts from its weights, statistics and settings; flags
     override the settings. Optimizer, counters and random streams are new; the old run is not changed."""
     trust_modules: bool = False

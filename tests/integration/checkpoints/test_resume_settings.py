@@ -32,7 +32,7 @@ def test_what_is_no_setting_is_an_unknown_flag(cli):
 
 def test_the_help_says_it(cli):
     text = " ".join(cli("resume", "--help").out.replace("│", " ").split())
-    assert "Its settings stay as they are" in text
+    assert "Only its length can be changed" in text
     assert "train --start-from RUN" in text
 
 

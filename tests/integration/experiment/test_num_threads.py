@@ -112,16 +112,16 @@ class TestFlag:
     @pytest.mark.parametrize(
         ("text", "sentence"),
         [
-            ("many", "num_threads is 'many'; use auto, or a whole number"),
-            ("1.5", "num_threads is '1.5'; use auto, or a whole number"),
-            ("0", "num_threads is 0; use a number from 1 to 1024"),
-            ("-1", "num_threads is -1; use a number from 1 to 1024"),
-            ("2147483648", "num_threads is 2147483648; use a number from 1 to 1024"),
+            ("many", "--num-threads is 'many'; use auto, or a whole number"),
+            ("1.5", "--num-threads is '1.5'; use auto, or a whole number"),
+            ("0", "settings: num_threads is 0; use a number from 1 to 1024"),
+            ("-1", "settings: num_threads is -1; use a number from 1 to 1024"),
+            ("2147483648", "settings: num_threads is 2147483648; use a number from 1 to 1024"),
         ],
     )
     def test_anything_else_is_one_sentence(self, text, sentence, capsys):
         assert main(["train", "ppo", "--env-id", "CartPole-v1", f"--num-threads={text}"]) == 2
-        assert capsys.readouterr().err == f"error: settings: {sentence}\n"
+        assert capsys.readouterr().err == f"error: {sentence}\n"
 
     @pytest.mark.parametrize(
         ("value", "sentence"),
