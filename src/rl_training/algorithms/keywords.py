@@ -92,7 +92,7 @@ class RunKeywords(TypedDict, total=False):
     """Episodes per evaluation."""
     best_by: Literal["reward", "success"]
     """What makes an evaluation the best: its mean return, or the part of its episodes that say is_success; among equal
-        parts the mean return decides."""
+    parts the mean return decides."""
     eval_deterministic: bool
     """Evaluate the most likely action instead of a sampled one."""
     max_eval_episode_steps: int
@@ -132,7 +132,7 @@ class PPOKeywords(RunKeywords, total=False):
     """Step size at the start."""
     learning_rate_schedule: Schedule
     """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-        [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    [fraction, factor] pairs, or module:function from the fraction to the factor."""
     gamma: float
     """Discount per step, in [0, 1]."""
     gae_lambda: float
@@ -159,7 +159,7 @@ class PPOKeywords(RunKeywords, total=False):
     """Orthogonal initial weights; otherwise uniform."""
     log_std_init: float
     """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]; with use_sde that of
-        every entry of its matrices."""
+    every entry of its matrices."""
     use_sde: bool
     """Explore continuous actions by noise that depends on the state (gSDE), and stays the same for some steps."""
     sde_sample_freq: int
@@ -195,7 +195,7 @@ class A2CKeywords(RunKeywords, total=False):
     """Step size of RMSprop at the start."""
     learning_rate_schedule: Schedule
     """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-        [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    [fraction, factor] pairs, or module:function from the fraction to the factor."""
     gamma: float
     """Discount per step, in [0, 1]."""
     gae_lambda: float
@@ -222,7 +222,7 @@ class A2CKeywords(RunKeywords, total=False):
     """Orthogonal initial weights; otherwise uniform."""
     log_std_init: float
     """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]; with use_sde that of
-        every entry of its matrices."""
+    every entry of its matrices."""
     use_sde: bool
     """Explore continuous actions by noise that depends on the state (gSDE), and stays the same for some steps."""
     sde_sample_freq: int
@@ -246,7 +246,7 @@ class DQNKeywords(RunKeywords, total=False):
     """Step size of Adam at the start."""
     learning_rate_schedule: Schedule
     """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-        [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    [fraction, factor] pairs, or module:function from the fraction to the factor."""
     buffer_size: int
     """Transitions that are remembered; the newest replace the oldest."""
     batch_size: int
@@ -320,7 +320,7 @@ class SACKeywords(RunKeywords, total=False):
     """Step size of Adam at the start."""
     learning_rate_schedule: Schedule
     """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-        [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    [fraction, factor] pairs, or module:function from the fraction to the factor."""
     buffer_size: int
     """Transitions that are remembered; the newest replace the oldest."""
     batch_size: int
@@ -347,7 +347,7 @@ class SACKeywords(RunKeywords, total=False):
     """Widths of the critics' hidden layers, if they are to be others."""
     share_encoder: bool | None
     """Let the actor read the critics' encoder, which then learns from their loss alone; otherwise each has its own.
-        None: for images."""
+    None: for images."""
     ent_coef: float | None
     """Weight of the entropy; none learns it, towards target_entropy."""
     ent_coef_init: float
@@ -356,7 +356,7 @@ class SACKeywords(RunKeywords, total=False):
     """Entropy that the learned weight aims at, if it is learned; none is minus the number of action components."""
     critic_subset: int | None
     """Take that minimum over so many target critics, drawn anew for every update, and let the actor follow the mean of
-        all critics; none: both take the minimum of all."""
+    all critics; none: both take the minimum of all."""
     use_sde: bool
     """Explore by noise that depends on the state (gSDE), and stays the same for some steps."""
     sde_sample_freq: int
@@ -386,7 +386,7 @@ class TD3Keywords(RunKeywords, total=False):
     """Step size of Adam at the start."""
     learning_rate_schedule: Schedule
     """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-        [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    [fraction, factor] pairs, or module:function from the fraction to the factor."""
     buffer_size: int
     """Transitions that are remembered; the newest replace the oldest."""
     batch_size: int
@@ -413,7 +413,7 @@ class TD3Keywords(RunKeywords, total=False):
     """Widths of the critics' hidden layers, if they are to be others."""
     share_encoder: bool | None
     """Let the actor read the critics' encoder, which then learns from their loss alone; otherwise each has its own.
-        None: for images."""
+    None: for images."""
     policy_delay: int
     """Updates of the critics per update of actor and targets."""
     target_policy_noise: float
@@ -443,7 +443,7 @@ class RecurrentPPOKeywords(RunKeywords, total=False):
     """Step size at the start."""
     learning_rate_schedule: Schedule
     """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-        [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    [fraction, factor] pairs, or module:function from the fraction to the factor."""
     gamma: float
     """Discount per step, in [0, 1]."""
     gae_lambda: float
@@ -470,7 +470,7 @@ class RecurrentPPOKeywords(RunKeywords, total=False):
     """Orthogonal initial weights; otherwise uniform."""
     log_std_init: float
     """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]; with use_sde that of
-        every entry of its matrices."""
+    every entry of its matrices."""
     use_sde: bool
     """Explore continuous actions by noise that depends on the state (gSDE), and stays the same for some steps."""
     sde_sample_freq: int

@@ -28,7 +28,7 @@ REFUSED = {
     "bytes": ((*TRAIN, "--env-kwargs", "{a: !!binary aGVsbG8=}"), "env_kwargs cannot be saved as they are"),
     "an endless timeout": ((*TRAIN, "--env-timeout", "1e300"), "env_timeout is 1e+300; use at most 100,000,000"),
     "a batch of a terabyte": ((*DQN, "--batch-size", 2**40), "batch_size is 1099511627776; use a number from 1 to"),
-    "a wait of 70 bits": ((*DQN, "--train-freq", 2**70), "--train-freq is '1180591620717411303424'; use a number of at"),
+    "a wait of 70 bits": ((*DQN, "--train-freq", 2**70), "--train-freq is '1180591620717411303424'; use a number"),
     "a count that is none": ((*TRAIN, "--total-timesteps", "1.5e0"), "total-timesteps"),
     "a negative count": ((*TRAIN, "--total-timesteps", "-5"), "total_timesteps is -5; use a number above 0"),
     "a name of stable-baselines3": ((*TRAIN, "--n-envs", 4), "unknown flag '--n-envs'; here it is called '--num-envs'"),
