@@ -108,7 +108,7 @@ def test_same_batch_gives_the_same_probabilities_loss_and_gradients(script: Modu
     reference_gradients = torch.autograd.grad(reference, list(agent.parameters()))
 
     policy = parts.learner.policy
-    logprobs, entropy, values = policy.evaluate(replace(batch, obs=policy.prepare(batch.obs)))
+    logprobs, entropy, values = policy.evaluate_actions(replace(batch, obs=policy.prepare(batch.obs)))
     theirs = agent.evaluate(batch.obs, batch.action_masks, batch.actions)
     assert_close((logprobs, entropy, values), theirs, atol=1e-10)
     losses = ppo_loss(

@@ -64,7 +64,7 @@ def test_learning_sees_what_acting_saw_whatever_the_length_of_sequences(
         rows = parts.learner.prepared(batch).tensors()
         for part in rows.minibatches(32, None):
             with torch.no_grad():
-                logprobs, _, values = parts.learner.policy.evaluate(part)
+                logprobs, _, values = parts.learner.policy.evaluate_actions(part)
             torch.testing.assert_close(logprobs, part.logprobs, rtol=0, atol=1e-10)
             torch.testing.assert_close(values, part.values, rtol=0, atol=1e-10)
         parts.learner.update(batch, parts.progress)
@@ -82,12 +82,12 @@ def test_changing_what_came_before_an_episode_changes_nothing_in_it() -> None:
     assert min(first) > 1
     policy = parts.learner.policy
     with torch.no_grad():
-        before = policy.evaluate(rows)[0].view(32, 4)
+        before = policy.evaluate_actions(rows)[0].view(32, 4)
         for env in range(4):
             rows.obs.view(32, 4, -1)[: first[env], env] += 1.0
             for part in rows.memory:
                 part[env] += 1.0
-        after = policy.evaluate(rows)[0].view(32, 4)
+        after = policy.evaluate_actions(rows)[0].view(32, 4)
     for env in range(4):
         assert torch.equal(after[first[env] :, env], before[first[env] :, env])
         assert not torch.equal(after[: first[env], env], before[: first[env], env])

@@ -105,7 +105,7 @@ def test_same_batch_gives_the_same_loss_and_gradients(script: ModuleType, length
     reference = script.loss_on(agent, rows | {"starts": starts, "states": memory}, 0.1, args)
     reference_gradients = torch.autograd.grad(reference, list(agent.parameters()))
 
-    logprobs, entropy, values = parts.learner.policy.evaluate(batch)
+    logprobs, entropy, values = parts.learner.policy.evaluate_actions(batch)
     losses = ppo_loss(
         {
             "logprobs": logprobs,

@@ -22,15 +22,8 @@ from traces import (
     read_traces,
 )
 
-from rl_training.algorithms import (
-    actor_critic_objective,
-    continuous_critics,
-    off_policy,
-    on_policy,
-    q_objective,
-    td3,
-)
-from rl_training.models.fast import activations, chain, convolutions, heads, recurrent_backprop
+from rl_training.algorithms import actor_critic_objective, continuous_critics, q_objective, td3
+from rl_training.models.fast.backend import TorchBackend
 
 RECORDED = read_traces()["float64"]
 EXPLICIT = (
@@ -82,9 +75,8 @@ def path(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
         for module in (continuous_critics, td3):
             monkeypatch.setattr(module, "explicit_critics", unknown)
     else:
-        learners = (on_policy, off_policy, q_objective)
-        for module in (activations, chain, heads, convolutions, recurrent_backprop, *learners):
-            monkeypatch.setattr(module, "computes_on_arrays", lambda device: False)
+        for module in (actor_critic_objective, q_objective, continuous_critics):
+            monkeypatch.setattr(module, "fast_backend", TorchBackend)
     return name
 
 

@@ -264,7 +264,7 @@ def test_gaussian_actions_are_stored_unclipped_and_clipped_for_the_env() -> None
     assert buffer.actions.abs().max() > 1.0, "beyond the bounds, as sampled"
     rows = buffer.flat()
     policy = parts.learner.policy
-    logprobs, *_ = policy.evaluate(replace(rows, obs=policy.prepare(rows.obs)))
+    logprobs, *_ = policy.evaluate_actions(replace(rows, obs=policy.prepare(rows.obs)))
     torch.testing.assert_close(logprobs.detach(), buffer.flat().logprobs, rtol=1e-4, atol=1e-5)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from torch import Tensor
 
-from rl_training.algorithms.actor_critic_objective import masked_mean, shares
+from rl_training.algorithms.actor_critic_objective import masked_mean, row_weights
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.learner import as_metrics
@@ -21,6 +21,7 @@ from rl_training.config.schedules import Schedule
 from rl_training.core.spaces.layout import ANY_ACTION
 from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
+from rl_training.models.fast.backend import Backend
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class A2CConfig(ActorCriticConfig):
         return [*super().problems(num_envs), *self.not_positive("rms_prop_eps")]
 
 
+# With the default networks and heads `a2c_gradient` computes this loss together with its derivatives.
+# tests/parity/test_update_paths.py trains with both and holds them equal.
 def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef: float) -> dict[str, Tensor]:
     """Return the objective and its parts as 0-d tensors. Pure.
 
@@ -68,10 +71,10 @@ def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef
 
 
 def a2c_gradient(
-    minibatch: Mapping[str, Numbers], *, ent_coef: float, vf_coef: float
+    minibatch: Mapping[str, Numbers], *, ent_coef: float, vf_coef: float, backend: Backend
 ) -> tuple[Measured, Numbers, Numbers | None, Numbers]:
-    """Return what `a2c_loss` does, and the gradient by `logprobs`, `entropy` and `new_values`; arrays or tensors."""
-    share = shares(minibatch["returns"], minibatch.get("valid"))
+    """Return what `a2c_loss` returns, and its gradients with respect to `logprobs`, `entropy` and `new_values`."""
+    share = row_weights(minibatch["returns"], minibatch.get("valid"), backend)
     by_logprobs = minibatch["advantages"] * -share
     error = minibatch["new_values"] - minibatch["returns"]
     losses = {

@@ -1,4 +1,4 @@
-"""From what a network says of rows to the parts of a loss, and to its gradient by what the network said."""
+"""The objective of the on-policy algorithms: from a batch to the parts of the loss and to the gradients."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -9,29 +9,34 @@ from torch import Tensor
 from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.core.types import Measured, Numbers
 from rl_training.data.rollout_buffer import RolloutBatch
+from rl_training.models.autograd_network import AutogradNetwork, Backprop
 from rl_training.models.encoded_network import reader
-from rl_training.models.fast.backprop import (
-    AutogradNetwork,
-    Backprop,
+from rl_training.models.fast.backend import Backend, TorchBackend, fast_backend
+from rl_training.models.fast.heads import action_evaluator
+from rl_training.models.fast.networks import (
     ExplicitActorCritic,
+    ExplicitReader,
+    ExplicitRecurrent,
     explicit_actor_critic,
+    explicit_features,
+    explicit_recurrent,
 )
-from rl_training.models.fast.encoded_backprop import ExplicitReader, explicit_features
-from rl_training.models.fast.heads import as_type, judge_of, namespace
-from rl_training.models.fast.recurrent_backprop import ExplicitRecurrent, explicit_recurrent
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
 Loss: TypeAlias = Callable[..., dict[str, Tensor]]
-"""(columns of a minibatch, settings by name) -> `loss` and its parts, 0-d."""
+"""(columns of a minibatch, settings by keyword) -> `loss` and its parts, as 0-d tensors."""
 LossGradient: TypeAlias = Callable[..., tuple[Measured, Numbers, Numbers | None, Numbers]]
-"""The same, and the gradient of `loss` by `logprobs`, `entropy` (None: there is none) and `new_values`."""
+"""The same with the gradients of `loss` with respect to `logprobs`, `entropy` (None if it has none) and `new_values`.
+Called with the backend of the columns as well."""
 
 
 class ActorCriticObjective:
-    """Runs the network, judges the actions, and differentiates the loss: by hand where all of it is known.
+    """Runs the network, evaluates the actions and differentiates the loss.
 
-    `loss` says what is minimised, and autograd differentiates it for any network and head; `gradient` is the same
-    function with its derivatives, for arrays and tensors. Tests hold both equal.
+    `loss` is the function that is minimised; autograd differentiates it for any network and head. `gradient` is the
+    same function with its derivatives by hand; it runs if network and head are known to `models.fast`. `path` names the
+    way, and `backend` is the kind of numbers that batches must hold. tests/parity/test_update_paths.py holds all ways
+    equal.
     """
 
     def __init__(
@@ -44,55 +49,71 @@ class ActorCriticObjective:
         normalize: bool,
     ) -> None:
         self.policy, self.loss, self.gradient, self.normalize = policy, loss, gradient, normalize
-        self._judge = judge_of(policy.head)
-        self.network, self.path = self._way(policy, optimizer)
+        fast = fast_backend(policy.device)
+        self._evaluate = action_evaluator(policy.head, fast)
+        self.network, self.path = self._select_network(policy, optimizer, fast)
+        self.by_hand = self.path != "autograd"
+        self.backend: Backend = fast if self.by_hand else TorchBackend(policy.device)
         self._own = list(policy.head.parameters())  # type: ignore[attr-defined]  # a head is a module
         self._places = [optimizer.gradient_of(parameter) for parameter in self._own]
 
-    def _way(self, policy: ActorCriticPolicy, optimizer: FlatOptimizer) -> tuple[Backprop, str]:
-        """Return how the network is run, and what that is called."""
+    def _select_network(
+        self, policy: ActorCriticPolicy, optimizer: FlatOptimizer, fast: Backend
+    ) -> tuple[Backprop, str]:
+        """Return the network with its backward pass, and the name of the way."""
         gradient_of = optimizer.gradient_of
         layers, read = reader(policy.network), policy.encoded
-        known: ExplicitRecurrent | ExplicitActorCritic | None = explicit_recurrent(layers, gradient_of)
+        known: ExplicitRecurrent | ExplicitActorCritic | None = explicit_recurrent(layers, gradient_of, fast)
         if known is None:
             layers, read = policy.last_layers, policy.features
-            known = explicit_actor_critic(layers, gradient_of)
-        if known is None or self._judge is None:
+            known = explicit_actor_critic(layers, gradient_of, fast)
+        if known is None or self._evaluate is None:
             return AutogradNetwork(policy.run, policy.network.parameters(), gradient_of), "autograd"
         if layers is policy.network:
             return known, "explicit"
-        encoders = (
-            explicit_features(policy.network, gradient_of) if layers is reader(policy.network) else None
-        )
+        encoders = None
+        if layers is reader(policy.network):
+            encoders = explicit_features(policy.network, gradient_of, fast)
         if encoders is not None:
-            return ExplicitReader(encoders, known), "explicit"
+            return ExplicitReader(encoders, known, fast), "explicit"
         mine = {id(parameter) for parameter in layers.parameters()}
         below = [parameter for parameter in policy.network.parameters() if id(parameter) not in mine]
-        return ExplicitReader(AutogradNetwork(read, below, gradient_of), known), "explicit after autograd"
+        return ExplicitReader(
+            AutogradNetwork(read, below, gradient_of), known, fast
+        ), "explicit after autograd"
 
     def forward(self, rows: RolloutBatch, **settings: Any) -> tuple[Measured, tuple[Numbers, ...]]:
-        """Return the loss's parts for a minibatch, and its gradients by all that `backward` goes back from."""
+        """Return the parts of the loss for a minibatch, and the gradients that `backward` takes."""
         params, values = self.network.forward(rows)
-        if self.network.explicit and self._judge is not None:
-            if rows.action_masks is not None:
-                head = self.policy.head
-                allowed: Any = head.allowed_tensor if isinstance(params, Tensor) else head.allowed
-                params = allowed(params, rows.action_masks)
-            logprobs, entropy, back = self._judge(params, rows.actions)
-            columns = self._columns(rows, logprobs, entropy, values)
-            metrics, by_logprobs, by_entropy, by_values = self.gradient(columns, **settings)
-            by_params, *by_own = back(by_logprobs, by_entropy)
-            return metrics, (by_params, by_values, *by_own)
-        said = [params.requires_grad_(), values.requires_grad_()]
-        logprobs, entropy = self.policy.judged(params, rows)
+        differentiate = self._gradients_by_hand if self.by_hand else self._gradients_by_autograd
+        return differentiate(params, values, rows, settings)
+
+    def _gradients_by_hand(
+        self, params: Numbers, values: Numbers, rows: RolloutBatch, settings: Mapping[str, Any]
+    ) -> tuple[Measured, tuple[Numbers, ...]]:
+        """Return what `gradient` computes for the network's outputs."""
+        assert self._evaluate is not None, "by_hand is false without it"
+        params = self.policy.head.masked(params, rows.action_masks, self.backend.xp)
+        logprobs, entropy, back = self._evaluate(params, rows.actions)
+        columns = self._columns(rows, logprobs, entropy, values)
+        metrics, by_logprobs, by_entropy, by_values = self.gradient(columns, backend=self.backend, **settings)
+        by_params, *by_own = back(by_logprobs, by_entropy)
+        return metrics, (by_params, by_values, *by_own)
+
+    def _gradients_by_autograd(
+        self, params: Tensor, values: Tensor, rows: RolloutBatch, settings: Mapping[str, Any]
+    ) -> tuple[Measured, tuple[Numbers, ...]]:
+        """Return what `loss` computes for the network's outputs, and its gradients."""
+        outputs = [params.requires_grad_(), values.requires_grad_()]
+        logprobs, entropy = self.policy.log_prob_entropy(params, rows.actions, rows.action_masks)
         losses = self.loss(self._columns(rows, logprobs, entropy, values), **settings)
         gradients = torch.autograd.grad(
-            losses["loss"], [*said, *self._own], allow_unused=True, materialize_grads=True
+            losses["loss"], [*outputs, *self._own], allow_unused=True, materialize_grads=True
         )
         return {name: part.detach() for name, part in losses.items()}, gradients
 
     def backward(self, gradients: tuple[Numbers, ...]) -> None:
-        """Write the gradients of all parameters: the network's, and what the head itself has learned."""
+        """Write the gradients of all parameters: those of the network and those of the head."""
         by_params, by_values, *by_own = gradients
         self.network.backward(by_params, by_values)
         for place, gradient in zip(self._places, by_own, strict=True):
@@ -106,7 +127,9 @@ class ActorCriticObjective:
         return {
             "logprobs": logprobs,
             "old_logprobs": rows.logprobs,
-            "advantages": normalized(advantages, rows.valid) if self.normalize else advantages,
+            "advantages": normalized(advantages, rows.valid, self.backend.xp)
+            if self.normalize
+            else advantages,
             "returns": rows.returns,
             "values": rows.values,
             "new_values": values,
@@ -120,22 +143,25 @@ def masked_mean(rows: Numbers, valid: Numbers | None) -> Numbers:
     return rows.mean() if valid is None else (rows * valid).sum() / valid.sum().clip(1)
 
 
-def shares(rows: Numbers, valid: Numbers | None) -> Numbers:
-    """Return what each row [B] counts in a mean: a number, or [B] if some do not count."""
+def row_weights(rows: Numbers, valid: Numbers | None, backend: Backend) -> Numbers:
+    """Return the weight of each row [B] in a mean over the valid rows: a number, or [B] if there is a mask."""
     if valid is None:
         return 1.0 / len(rows)
-    counted = as_type(valid, rows)
+    counted = backend.cast(valid, rows)
     return counted / counted.sum().clip(1)
 
 
-def normalized(advantages: Numbers, valid: Numbers | None) -> Numbers:
-    """Return advantages [B] with zero mean and unit deviation over the valid rows; unchanged if fewer than two."""
+def normalized(advantages: Numbers, valid: Numbers | None, xp: Any = torch) -> Numbers:
+    """Return advantages [B] with zero mean and unit deviation over the valid rows; unchanged if fewer than two.
+
+    `xp` is the library of the numbers, NumPy or torch.
+    """
     if valid is None:
         if len(advantages) < 2:
             return advantages
         centred = advantages - advantages.sum() / len(advantages)
         return centred / (((centred * centred).sum() / (len(advantages) - 1)) ** 0.5 + 1e-8)
-    count = valid.sum()  # a device is not waited for
+    count = valid.sum()  # stays on its device, so that nothing waits for it
     centred = advantages - (advantages * valid).sum() / count.clip(1)
     deviation = ((centred * centred * valid).sum() / (count - 1).clip(1)) ** 0.5
-    return namespace(advantages).where(count < 2, advantages, centred / (deviation + 1e-8))
+    return xp.where(count < 2, advantages, centred / (deviation + 1e-8))

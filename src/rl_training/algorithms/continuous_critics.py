@@ -14,11 +14,11 @@ from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.core.spaces.layout import float_dtype
 from rl_training.core.types import Numbers
+from rl_training.models.autograd_network import AutogradCritics, AutogradNetwork
 from rl_training.models.encoded_network import Encoded, reader
 from rl_training.models.ensemble import EnsembleMLP
-from rl_training.models.fast.backprop import (
-    AutogradCritics,
-    AutogradNetwork,
+from rl_training.models.fast.backend import TorchBackend, fast_backend
+from rl_training.models.fast.networks import (
     ExplicitCritics,
     ExplicitMLP,
     explicit_critics,
@@ -94,15 +94,17 @@ class ContinuousLearner(OffPolicyLearner):
         }
 
     def _build_runs(self, network: nn.Module) -> None:
-        """Say how the networks are run: all of them by chains that know their backward, or all by autograd."""
+        """Select how all networks run: by hand if every one of them is known, otherwise by autograd."""
+        fast = fast_backend(self.device)
         by_actor, by_critics = self.actor_optimizer.gradient_of, self.critic_optimizer.gradient_of
-        actor, critics = explicit_mlp(network, by_actor), explicit_critics(self.critics, by_critics)
-        target = explicit_critics(self.target_critics.network)
-        self.explicit = not (actor is None or critics is None or target is None)
-        self.update_path = "explicit" if self.explicit else "autograd"
+        actor = explicit_mlp(network, by_actor, fast)
+        critics = explicit_critics(self.critics, by_critics, fast)
+        target = explicit_critics(self.target_critics.network, None, fast)
         if actor and critics and target:
+            self.update_path, self.backend = "explicit", fast
             self.actor_run, self.critics_run, self.target_run = actor, critics, target
         else:
+            self.update_path, self.backend = "autograd", TorchBackend(self.device)
             self.actor_run = AutogradNetwork(network, self.actor_layers.parameters(), by_actor)
             self.critics_run = AutogradCritics(self.critics, self.critics.parameters(), by_critics)
             self.target_run = self.target_critics.network
@@ -114,9 +116,8 @@ class ContinuousLearner(OffPolicyLearner):
             place.copy_(torch.as_tensor(gradient))
 
     def draw_noise(self, *shape: int) -> Numbers:
-        """Return standard normal numbers of a shape, where the networks read them."""
-        noise = self.noise_rng.standard_normal(shape, dtype=float_dtype())
-        return noise if self.on_arrays else torch.from_numpy(noise).to(self.device)
+        """Return standard normal numbers of a shape, as the backend reads them."""
+        return self.backend.from_numpy(self.noise_rng.standard_normal(shape, dtype=float_dtype()))
 
 
 def build_critics(

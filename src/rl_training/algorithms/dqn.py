@@ -135,12 +135,13 @@ class DQNLearner(OffPolicyLearner):
             double=config.double,
             huber=config.td_loss == "huber",
         )
-        self.explicit, self.update_path = self.objective.explicit, self.objective.path
+        self.backend, self.update_path = self.objective.backend, self.objective.path
         assert isinstance(actor.explorer, EpsilonGreedyExplorer)
         self.explorer = actor.explorer
         self.noise_rng = noise_rng
         self.target_updates = Counter()
-        self.moded = () if actor.policy.encoding.encoder is None or self.explicit else (network,)
+        by_hand = self.update_path != "autograd"
+        self.moded = () if actor.policy.encoding.encoder is None or by_hand else (network,)
         self.owners = {
             **self.owners,
             "target": self.target,

@@ -14,7 +14,7 @@ from rl_training.core.spaces.masks import stored_space
 from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
-from rl_training.models.fast.activations import computes_on_arrays
+from rl_training.models.fast.backend import Backend
 from rl_training.models.mlp import ActivationName
 from rl_training.policies.base import NetworkPolicy
 
@@ -88,13 +88,13 @@ class ReplayConfig(AlgorithmConfig):
 
 
 class OffPolicyLearner(BaseLearner):
-    """The frame of the updates on batches of transitions that are due together: what is paid once for all of them.
+    """Updates on several batches of transitions at once, so that preparing them is paid for once.
 
-    An algorithm says by `_begin` what it does before them, and by `_train_batch` what one of them is.
+    An algorithm defines `_train_batch` for one batch, and `_begin` for what comes before the first.
     """
 
-    explicit: bool
-    """Whether its networks know their own backward, and take arrays."""
+    backend: Backend
+    """NumPy if the networks are known to `models.fast` and on the CPU, otherwise torch; selected at construction."""
 
     def __init__(self, config: ReplayConfig, actor: Actor[NetworkPolicy]) -> None:
         # asking a module for its device takes as long as a layer
@@ -104,11 +104,6 @@ class OffPolicyLearner(BaseLearner):
         self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
         self._batch_size = config.batch_size
         self.owners = {"model": actor.policy}
-
-    @property
-    def on_arrays(self) -> bool:
-        """Whether its arithmetic is NumPy's."""
-        return self.explicit and computes_on_arrays(self.device)
 
     def learning_rate(self, progress: Progress) -> Tensor:
         """Return the step size at this point of the run."""
@@ -126,7 +121,10 @@ class OffPolicyLearner(BaseLearner):
                 history.append(measured)
                 priorities.append(errors)
         metrics = as_metrics(history)
-        metrics["learning_rate"], metrics["explicit"] = learning_rate, scalar(float(self.explicit))
+        metrics["learning_rate"], metrics["explicit"] = (
+            learning_rate,
+            scalar(float(self.update_path != "autograd")),
+        )
         found = [torch.as_tensor(errors) for errors in priorities if errors is not None]
         return UpdateResult(metrics, torch.cat(found) if found else None, updates=len(history))
 
@@ -148,7 +146,7 @@ class OffPolicyLearner(BaseLearner):
         rows = batch if self.device.type == "cpu" else batch.to(self.device)
         with torch.no_grad():
             rows = replace(rows, obs=self._inputs_of(rows.obs), next_obs=self._inputs_of(rows.next_obs))
-        return rows.arrays() if self.on_arrays else rows
+        return self.backend.rows(rows)
 
 
 def _shared_frames(context: BuildContext) -> int | None:

@@ -19,7 +19,6 @@ from rl_training.core.spaces.masks import stored_space
 from rl_training.core.types import Metrics, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 from rl_training.data.sources import RolloutSource
-from rl_training.models.fast.activations import computes_on_arrays
 from rl_training.models.mlp import ActivationName
 from rl_training.models.state_dependent import StateDependentHead
 from rl_training.policies.actor_critic import ActorCriticPolicy
@@ -154,10 +153,9 @@ class OnPolicyLearner(BaseLearner):
 
     def prepared(self, batch: RolloutBatch) -> RolloutBatch:
         """Return the rollout where the network reads it, with the network's inputs in place of observations."""
-        on_arrays = computes_on_arrays(self.policy.device)  # then it lies where the network reads
-        rows = batch if on_arrays else batch.to(self.policy.device)
-        rows = replace(rows, obs=self.policy.prepare(rows.obs))
-        return rows.arrays() if self.objective.network.explicit and on_arrays else rows
+        device = self.policy.device
+        rows = batch if device.type == "cpu" else batch.to(device)
+        return self.objective.backend.rows(replace(rows, obs=self.policy.prepare(rows.obs)))
 
     def finished(self, batch: RolloutBatch, metrics: Metrics) -> UpdateResult:
         """Show the policy's statistics the rollout and complete the metrics.
@@ -166,7 +164,7 @@ class OnPolicyLearner(BaseLearner):
         """
         self.policy.observe(batch.obs, batch.valid)
         metrics["explained_variance"] = explained_variance(batch)
-        metrics["explicit"] = scalar(float(self.objective.network.explicit))
+        metrics["explicit"] = scalar(float(self.objective.by_hand))
         if isinstance(log_std := getattr(self.policy.head, "log_std", None), Tensor):
             metrics["std"] = log_std.detach().exp().mean()
         return UpdateResult(metrics)

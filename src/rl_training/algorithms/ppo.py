@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.actor_critic_objective import masked_mean, shares
+from rl_training.algorithms.actor_critic_objective import masked_mean, row_weights
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.learner import as_metrics, scalar
@@ -25,7 +25,7 @@ from rl_training.core.seeding import MINIBATCHES, numpy_generator
 from rl_training.core.spaces.layout import ANY_ACTION
 from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
-from rl_training.models.fast.heads import bounded, namespace
+from rl_training.models.fast.backend import Backend
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class PPOConfig(ActorCriticConfig):
         return found
 
 
+# With the default networks and heads `ppo_gradient` computes this loss together with its derivatives.
+# tests/parity/test_update_paths.py trains with both and holds them equal.
 def ppo_loss(
     minibatch: Mapping[str, Tensor | None],
     *,
@@ -136,22 +138,23 @@ def ppo_gradient(
     ent_coef: float,
     vf_coef: float,
     clip_vloss: bool = False,
+    backend: Backend,
 ) -> tuple[Measured, Numbers, Numbers | None, Numbers]:
-    """Return what `ppo_loss` does, and the gradient by `logprobs`, `entropy` and `new_values`; arrays or tensors."""
-    xp = namespace(minibatch["logprobs"])
+    """Return what `ppo_loss` returns, and its gradients with respect to `logprobs`, `entropy` and `new_values`."""
+    xp, clip = backend.xp, backend.clip
     advantages, returns, values = (minibatch[name] for name in ("advantages", "returns", "new_values"))
-    share = shares(values, minibatch.get("valid"))
+    share = row_weights(values, minibatch.get("valid"), backend)
     log_ratio = minibatch["logprobs"] - minibatch["old_logprobs"]
     ratio = xp.exp(log_ratio)
     gain = advantages * ratio
-    clipped_gain = advantages * bounded(ratio, 1 - clip_coef, 1 + clip_coef)
-    # where the clipped gain is the smaller one, the ratio has no say
+    clipped_gain = advantages * clip(ratio, 1 - clip_coef, 1 + clip_coef)
+    # where the clipped gain is the smaller one, the ratio has no gradient
     by_logprobs = xp.where(gain <= clipped_gain, gain, 0.0) * -share
     error = values - returns
     square = error * error
     if clip_vloss:
         moved = values - minibatch["values"]
-        clipped_error = minibatch["values"] + bounded(moved, -clip_coef, clip_coef) - returns
+        clipped_error = minibatch["values"] + clip(moved, -clip_coef, clip_coef) - returns
         clipped_square = clipped_error * clipped_error
         free = xp.where(clipped_square > square, clipped_error * (abs(moved) <= clip_coef), error)
         error, square = free, xp.maximum(square, clipped_square)

@@ -1,21 +1,19 @@
-"""From what a network says of transitions to the loss of action values, and to its gradient by what it said."""
+"""The objective of DQN: from a batch of transitions to the loss of action values and its gradient."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rl_training.core.spaces.masks import apply_mask
 from rl_training.core.types import Numbers
 from rl_training.data.replay_buffer import Transitions
-from rl_training.models.fast.activations import computes_on_arrays
-from rl_training.models.fast.backprop import AutogradNetwork, Backprop, in_parts
-from rl_training.models.fast.chain import GradientOf
-from rl_training.models.fast.encoded_backprop import explicit_outputs
-from rl_training.models.fast.heads import bounded, namespace
+from rl_training.models.autograd_network import AutogradNetwork, Backprop, GradientOf
+from rl_training.models.fast.backend import Backend, TorchBackend, fast_backend
+from rl_training.models.fast.networks import explicit_outputs, in_parts
 from rl_training.models.q_network import Noise
 from rl_training.policies.q_policy import QPolicy
 
@@ -28,9 +26,10 @@ Noises = list[list[Noise] | None]
 
 
 class QObjective:
-    """Runs both networks and differentiates the loss: by hand where one number is said of each action.
+    """Runs both networks and differentiates the loss.
 
-    `_losses` is what is minimised, and autograd differentiates it for anything else that networks may say.
+    With one value per action, `td_gradient` computes loss and derivative by hand; otherwise autograd differentiates
+    `_losses`. `path` names the way, and `backend` is the kind of numbers that batches must hold.
     """
 
     def __init__(
@@ -38,24 +37,27 @@ class QObjective:
     ) -> None:
         self.policy, self.double, self.huber = policy, double, huber
         network = policy.network
-        known = explicit_outputs(network, gradient_of)
+        fast = fast_backend(policy.device)
+        known = explicit_outputs(network, gradient_of, fast)
         self.network: Backprop = known or AutogradNetwork(network, network.parameters(), gradient_of)
-        self._target: Callable[..., Any] = (explicit_outputs(target) if known else None) or target
-        self.explicit = known is not None
-        self._by_hand = self.explicit and policy.distribution == "none"
-        self._on_arrays = self.explicit and computes_on_arrays(policy.device)
-        self._small = policy.encoding.encoder is None
+        self._target: Callable[..., Any] = (explicit_outputs(target, None, fast) if known else None) or target
+        self.backend: Backend = fast if known else TorchBackend(policy.device)
+        self._by_hand = known is not None and policy.distribution == "none"
+        # images of all batches would be too large
+        self._asks_target_at_once = known is not None and policy.encoding.encoder is None
         by = "explicit" if self._by_hand else "explicit, loss by autograd"
-        self.path = by if self.explicit else "autograd"
+        self.path = by if known else "autograd"
 
     def with_targets(self, rows: Transitions) -> Transitions:
-        """Return the rows of several batches with what does not change while they are learned from, found at once.
+        """Return the rows of several batches with what stays the same during their updates, computed at once.
 
-        That is what a target network says which stays as it is; images of all batches would be too large.
+        These are the outputs of a target network that does not move in between.
         """
-        if not self.explicit or not self._small:
+        if not self._asks_target_at_once:
             return rows
-        rows = replace(rows, extra=rows.extra | {NEXT_OUTPUTS: in_parts(self._target, rows.next_obs)})
+        rows = replace(
+            rows, extra=rows.extra | {NEXT_OUTPUTS: in_parts(self._target, rows.next_obs, self.backend)}
+        )
         if self._by_hand and not self.double:  # or the network chooses, which changes
             rows = replace(rows, extra={TARGETS: self._targets(rows)})
         return rows
@@ -79,7 +81,9 @@ class QObjective:
         if outputs is None:
             outputs = self._target(rows.next_obs)
         chooser = self.network.forward(rows.next_obs) if self.double else outputs
-        return rows.rewards + rows.discounts * best_values(outputs, chooser, rows.next_action_masks)
+        return rows.rewards + rows.discounts * best_values(
+            outputs, chooser, rows.next_action_masks, self.backend
+        )
 
     @torch.no_grad()
     def _next_said(self, rows: Transitions, noises: Noises) -> Tensor:
@@ -95,9 +99,11 @@ class QObjective:
         self, outputs: Numbers, targets: Numbers, rows: Transitions
     ) -> tuple[Numbers, Numbers, Numbers]:
         """Return loss, gradient by the outputs [B, A] and errors [B] where each action has one number."""
-        place = chosen_place(outputs, rows.actions)
-        loss, by_values, errors = td_gradient(outputs[place], targets, huber=self.huber, weights=rows.weights)
-        gradient = namespace(outputs).zeros_like(outputs)
+        place = self.backend.arange(len(outputs)), rows.actions
+        loss, by_values, errors = td_gradient(
+            outputs[place], targets, huber=self.huber, weights=rows.weights, backend=self.backend
+        )
+        gradient = self.backend.xp.zeros_like(outputs)
         gradient[place] = by_values
         return loss, gradient, errors
 
@@ -112,9 +118,7 @@ class QObjective:
         losses, errors = self._losses(chosen(said, actions), next_said, rewards, discounts)
         loss = losses.mean() if rows.weights is None else (torch.as_tensor(rows.weights) * losses).mean()
         (gradient,) = torch.autograd.grad(loss, said)
-        if self.explicit:
-            gradient = gradient.flatten(1)
-        return loss.detach(), gradient.numpy() if self._on_arrays else gradient, errors
+        return loss.detach(), self.backend.view(gradient.reshape(outputs.shape)), errors
 
     def _losses(
         self, said: Tensor, next_said: Tensor, rewards: Tensor, discounts: Tensor
@@ -137,6 +141,8 @@ def chosen(outputs: Tensor, actions: Tensor) -> Tensor:
     return outputs.gather(1, index).squeeze(1)
 
 
+# With the default network `td_gradient` computes the mean of these losses together with its derivative.
+# tests/parity/test_update_paths.py trains with both and holds them equal.
 def td_losses(
     values: Tensor, next_values: Tensor, rewards: Tensor, discounts: Tensor, *, huber: bool
 ) -> tuple[Tensor, Tensor]:
@@ -148,33 +154,25 @@ def td_losses(
 
 
 def td_gradient(
-    values: Numbers, targets: Numbers, *, huber: bool, weights: Numbers | None
+    values: Numbers, targets: Numbers, *, huber: bool, weights: Numbers | None, backend: Backend
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Return the mean of `td_losses`, its gradient by the values [B], and the errors [B]; arrays or tensors."""
+    """Return the mean of `td_losses`, its gradient with respect to the values [B], and the errors [B]."""
     differences = values - targets
     errors = abs(differences)
-    slopes = bounded(differences, -1.0, 1.0) if huber else 2 * differences
+    slopes = backend.clip(differences, -1.0, 1.0) if huber else 2 * differences
     # Huber's loss within the threshold is half the square, beyond it the slope times what exceeds one half
     losses = slopes * (differences - 0.5 * slopes) if huber else differences * differences
     share = 1.0 / len(values) if weights is None else weights / len(values)
     return (losses * share).sum(), slopes * share, errors
 
 
-def chosen_place(outputs: Numbers, actions: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the index of one action [B] per row of outputs [B, A]."""
-    rows = len(outputs)
-    return (
-        np.arange(rows) if isinstance(outputs, np.ndarray) else torch.arange(rows, device=outputs.device)
-    ), actions
-
-
-def best_values(outputs: Numbers, chooser: Numbers, mask: Numbers | None) -> Numbers:
-    """Return the outputs [B] for the actions that `chooser` [B, A] finds best among the allowed ones."""
-    xp = namespace(outputs)
-    allowed = chooser if mask is None else xp.where(mask, chooser, -xp.inf)
+def best_values(outputs: Numbers, chooser: Numbers, mask: Numbers | None, backend: Backend) -> Numbers:
+    """Return the outputs [B] for the actions that `chooser` [B, A] values most among the allowed ones."""
+    xp = backend.xp
+    allowed = apply_mask(chooser, mask, -xp.inf, xp)
     if chooser is outputs:
         return xp.amax(allowed.T, axis=0)
-    return outputs[chosen_place(outputs, allowed.argmax(1))]
+    return outputs[backend.arange(len(outputs)), allowed.argmax(1)]
 
 
 def categorical_losses(

@@ -17,7 +17,7 @@ from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.spaces.layout import action_layout
 from rl_training.core.types import EnvSpec, Measured, Numbers
 from rl_training.data.replay_buffer import Transitions
-from rl_training.models.fast.heads import namespace
+from rl_training.models.fast.backend import Backend
 from rl_training.policies.continuous import SquashedGaussianPolicy, StochasticPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 from rl_training.policies.noise import ActionNoise, AddedNoiseName, make_noise
@@ -85,6 +85,38 @@ class SACConfig(ContinuousConfig):
         return found
 
 
+# These functions are what runs, on arrays and tensors alike: `xp` is NumPy or torch. Each loss returns its derivatives,
+# too. tests/parity/test_sac_reference.py holds them equal to the single-file reference, which uses autograd.
+def sac_targets(
+    rows: Transitions, next_values: Numbers, next_logprobs: Numbers, alpha: Numbers, xp: Any
+) -> Numbers:
+    """Return what the critics should say [B]: reward + discount * (smallest next value - alpha * next logprob)."""
+    return rows.rewards + rows.discounts * (xp.amin(next_values, axis=0) - alpha * next_logprobs)
+
+
+def sac_critic_loss(values: Numbers, targets: Numbers) -> tuple[Numbers, Numbers]:
+    """Return 0.5 * mean((value - target)^2), summed over critics, and its gradient with respect to values [M, B]."""
+    differences, count = values - targets, values.shape[1]
+    return (differences * differences).sum() * (0.5 / count), differences / count
+
+
+def sac_actor_loss(
+    values: Numbers, logprobs: Numbers, alpha: Numbers, *, use_mean: bool, xp: Any
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return mean(alpha * logprob - value), and its gradients with respect to values [M, B] and to each logprob.
+
+    The value of an action is the smallest of the critics' values, or with `use_mean` their mean, as in REDQ.
+    """
+    count = len(logprobs)
+    if use_mean:
+        value, by_values = values.sum(0) / len(values), xp.full_like(values, 1.0 / len(values))
+    else:
+        value = xp.amin(values, axis=0)
+        is_lowest = xp.where(values == value, xp.ones_like(values), 0.0)
+        by_values = is_lowest / is_lowest.sum(0)
+    return (alpha * logprobs - value).sum() / count, by_values * (-1.0 / count), alpha / count
+
+
 class SACLearner(ContinuousLearner):
     """The update rule: critics, actor, temperature, then the target critics."""
 
@@ -104,7 +136,7 @@ class SACLearner(ContinuousLearner):
             learned=config.ent_coef is None,
             target_entropy=target,
             device=self.device,
-            on_arrays=self.on_arrays,
+            backend=self.backend,
         )
         self.owners = {
             **self.owners,
@@ -115,29 +147,29 @@ class SACLearner(ContinuousLearner):
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[Measured, Numbers | None]:
-        """Three losses, three steps, target averaging; gradients by what the networks said are written out."""
-        count, alpha = len(rows), self.temperature.alpha()
+        """Take one step each on the losses of critics, actor and temperature, then move the targets."""
+        xp, count, alpha = self.backend.xp, len(rows), self.temperature.alpha()
         noise, next_noise = self.policy.draw(self.draw_noise, count)
         subset = self._draw_subset()
         params, next_params = self.actor_run.forward_both(rows.obs, rows.next_obs)
-        next_actions, next_logprobs, _ = self.policy.sampled(next_params, next_noise)
+        next_actions, next_logprobs, _ = self.policy.sampled(next_params, next_noise, self.backend)
         with torch.no_grad():
             next_values = self.target_run(rows.next_obs, next_actions)
-        xp = namespace(next_values)
-        lowest = xp.amin(next_values if subset is None else next_values[subset], axis=0)
-        targets = rows.rewards + rows.discounts * (lowest - alpha * next_logprobs)
-        # loss = 0.5 * mean of squares, summed over critics
-        differences = self.critics_run.forward(rows.obs, rows.actions) - targets
-        critic_loss = (differences * differences).sum() * (0.5 / count)
-        self.critics_run.backward(differences / count)
+        targets = sac_targets(
+            rows, next_values if subset is None else next_values[subset], next_logprobs, alpha, xp
+        )
+        critic_loss, by_values = sac_critic_loss(self.critics_run.forward(rows.obs, rows.actions), targets)
+        self.critics_run.backward(by_values)
         critic_norm = self.critic_optimizer.descend(learning_rate)
 
-        # loss = mean of alpha * logprob - value; the critics are passed through, not differentiated
-        new_actions, logprobs, back = self.policy.sampled(params(), noise)
-        value, by_values = climbed(self.critics_run.forward(rows.obs, new_actions), subset)
-        actor_loss = (alpha * logprobs - value).sum() / count
-        by_actions = self.critics_run.action_gradient(by_values * (-1.0 / count))
-        self.back_to_actor(*back(by_actions, alpha / count))
+        new_actions, logprobs, back = self.policy.sampled(params(), noise, self.backend)
+        values = self.critics_run.forward(rows.obs, new_actions)
+        actor_loss, by_values, by_logprobs = sac_actor_loss(
+            values, logprobs, alpha, use_mean=subset is not None, xp=xp
+        )
+        # the gradient passes through the critics to the actions; the critics themselves do not learn from it
+        by_actions = self.critics_run.action_gradient(by_values)
+        self.back_to_actor(*back(by_actions, by_logprobs))
         actor_norm = self.actor_optimizer.descend(learning_rate)
 
         metrics: Measured = {
@@ -154,21 +186,11 @@ class SACLearner(ContinuousLearner):
         return metrics, None
 
     def _draw_subset(self) -> Numbers | None:
-        """Return which target critics count in this update; None: all."""
+        """Return the target critics that this update uses; None for all."""
         if self.config.critic_subset is None:
             return None
         drawn = self.noise_rng.permutation(self.config.num_critics)[: self.config.critic_subset]
-        return drawn if self.on_arrays else torch.from_numpy(drawn).to(self.device)
-
-
-def climbed(values: Numbers, subset: Numbers | None) -> tuple[Numbers, Numbers]:
-    """Return what the actor climbs [B], and its gradient by the critics' values [M, B]."""
-    xp = namespace(values)
-    if subset is not None:
-        return values.sum(0) / len(values), xp.full_like(values, 1.0 / len(values))
-    lowest = xp.amin(values, axis=0)
-    is_lowest = xp.where(values == lowest, xp.ones_like(values), 0.0)
-    return lowest, is_lowest / is_lowest.sum(0)
+        return self.backend.from_numpy(drawn)
 
 
 def added_noise(settings: SACConfig, spec: EnvSpec) -> ActionNoise | None:
@@ -234,9 +256,9 @@ class Temperature:
     """The weight alpha of the entropy, kept as its logarithm."""
 
     def __init__(
-        self, initial: float, *, learned: bool, target_entropy: float, device: torch.device, on_arrays: bool
+        self, initial: float, *, learned: bool, target_entropy: float, device: torch.device, backend: Backend
     ) -> None:
-        self.learned, self.target_entropy, self._on_arrays = learned, target_entropy, on_arrays
+        self.learned, self.target_entropy, self._backend = learned, target_entropy, backend
         self.log_alpha = nn.Parameter(torch.tensor(initial, device=device).log())
         self.optimizer = FlatAdam([self.log_alpha], eps=1e-8)
         # one that is given is not learned, and its logarithm may be infinite
@@ -244,7 +266,7 @@ class Temperature:
 
     def alpha(self) -> Numbers:
         """Return the weight."""
-        return self._number(self.log_alpha.detach().exp())
+        return self._backend.scalar(self.log_alpha.detach().exp())
 
     def train(self, mean_logprob: Numbers, learning_rate: Tensor) -> Numbers:
         """One step down -log(alpha) * (mean logprob + target entropy); return that loss."""
@@ -252,7 +274,4 @@ class Temperature:
         loss = self.log_alpha.detach() * slope
         self.optimizer.gradient.fill_(slope)
         self.optimizer.descend(learning_rate)
-        return self._number(loss)
-
-    def _number(self, value: Tensor) -> Numbers:
-        return value.item() if self._on_arrays else value
+        return self._backend.scalar(loss)

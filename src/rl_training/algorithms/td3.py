@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.types import Measured, Numbers
 from rl_training.data.replay_buffer import Transitions
+from rl_training.models.autograd_network import AutogradCritics
 from rl_training.models.encoded_network import Encoded
-from rl_training.models.fast.backprop import AutogradCritics, explicit_critics, explicit_mlp
-from rl_training.models.fast.heads import bounded, namespace
+from rl_training.models.fast.networks import explicit_critics, explicit_mlp
 from rl_training.policies.continuous import DeterministicPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 from rl_training.policies.noise import ActionNoiseName, make_noise
@@ -59,6 +59,25 @@ class TD3Config(ContinuousConfig):
         ]
 
 
+# These functions are what runs, on arrays and tensors alike: `xp` is NumPy or torch. Each loss returns its derivative,
+# too. tests/parity/test_td3_reference.py holds them equal to the single-file reference, which uses autograd.
+def td3_targets(rows: Transitions, next_values: Numbers, xp: Any) -> Numbers:
+    """Return what the critics should say [B]: reward + discount * smallest next value."""
+    return rows.rewards + rows.discounts * xp.amin(next_values, axis=0)
+
+
+def td3_critic_loss(values: Numbers, targets: Numbers) -> tuple[Numbers, Numbers]:
+    """Return mean((value - target)^2), summed over critics, and its gradient with respect to the values [M, B]."""
+    differences, count = values - targets, values.shape[1]
+    return (differences * differences).sum() / count, differences * (2.0 / count)
+
+
+def td3_actor_loss(values: Numbers) -> tuple[Numbers, Numbers]:
+    """Return -mean(value) over the first critic's values [1, B], and its gradient with respect to them."""
+    count = values.shape[1]
+    return -values.sum() / count, values * 0.0 - 1.0 / count
+
+
 class TD3Learner(ContinuousLearner):
     """The update rule: critics every time; actor and targets every `policy_delay` times."""
 
@@ -79,43 +98,38 @@ class TD3Learner(ContinuousLearner):
             copied = self.target_critics.network
             assert isinstance(copied, Encoded)
             self.target_policy = Encoded(copied.encoder, self.target_actor.network)
-        self.target_actor_run = (
-            explicit_mlp(self.target_policy) if self.explicit else None
-        ) or self.target_policy
-        first = explicit_critics(self.critics, members=1) if self.explicit else None
+        self.target_actor_run = explicit_mlp(self.target_policy, None, self.backend) or self.target_policy
+        first = explicit_critics(self.critics, None, self.backend, members=1)
         self.first_critic_run = first or AutogradCritics(partial(self.critics, members=1), [], lambda _: None)
         self.owners = {**self.owners, "target_actor": self.target_actor}
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[Measured, Numbers | None]:
-        """One step down the critics' mean squares, summed; whether the actor's turn has come follows from `updates`."""
-        noise = self.draw_noise(len(rows), self.action_size)
-        clip, xp = self.config.target_noise_clip, namespace(noise)
-        smoothing = bounded(noise * self.config.target_policy_noise, -clip, clip)
+        """Train the critics; every `policy_delay` updates also train the actor and move the targets."""
+        noise, limit = self.draw_noise(len(rows), self.action_size), self.config.target_noise_clip
+        xp, clip = self.backend.xp, self.backend.clip
+        smoothing = clip(noise * self.config.target_policy_noise, -limit, limit)
         with torch.no_grad():
-            next_actions = bounded(xp.tanh(self.target_actor_run(rows.next_obs)) + smoothing, -1.0, 1.0)
+            next_actions = clip(xp.tanh(self.target_actor_run(rows.next_obs)) + smoothing, -1.0, 1.0)
             next_values = self.target_run(rows.next_obs, next_actions)
-        targets = rows.rewards + rows.discounts * xp.amin(next_values, axis=0)
         values = self.critics_run.forward(rows.obs, rows.actions)
-        differences = values - targets
+        critic_loss, by_values = td3_critic_loss(values, td3_targets(rows, next_values, xp))
         metrics: Measured = {
-            "critic_loss": (differences * differences).sum() / len(rows),
+            "critic_loss": critic_loss,
             "q_value": values.sum() / (len(values) * len(rows)),
         }
-        self.critics_run.backward(differences * (2.0 / len(rows)))
+        self.critics_run.backward(by_values)
         metrics["critic_grad_norm"] = self.critic_optimizer.descend(learning_rate)
         if (updates + 1) % self.config.policy_delay == 0:
             metrics |= self._train_actor(rows, learning_rate)
         return metrics, None
 
     def _train_actor(self, rows: Transitions, learning_rate: Tensor) -> Measured:
-        """One step of the actor up the first critic, which is passed through, not differentiated; then the targets."""
-        count = len(rows)
-        new_actions = namespace(rows.actions).tanh(self.actor_run.forward(rows.obs))
-        values = self.first_critic_run.forward(rows.obs, new_actions)
-        loss = -values.sum() / count
-        by_actions = self.first_critic_run.action_gradient(values * 0.0 - 1.0 / count)
+        """Train the actor on the first critic's value, from which the critic does not learn; then move the targets."""
+        new_actions = self.backend.xp.tanh(self.actor_run.forward(rows.obs))
+        loss, by_values = td3_actor_loss(self.first_critic_run.forward(rows.obs, new_actions))
+        by_actions = self.first_critic_run.action_gradient(by_values)
         self.actor_run.backward(by_actions * (1.0 - new_actions * new_actions))
         norm = self.actor_optimizer.descend(learning_rate)
         self.target_actor.follow(self.config.tau)

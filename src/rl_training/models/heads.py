@@ -16,8 +16,8 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from rl_training.core.spaces.layout import action_layout
-from rl_training.core.spaces.masks import FORBIDDEN
-from rl_training.core.types import Array
+from rl_training.core.spaces.masks import FORBIDDEN, apply_mask
+from rl_training.core.types import Array, Numbers
 
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
@@ -31,8 +31,7 @@ class ActionHead(Protocol):
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]: ...
     def mode(self, params: Array) -> Array: ...
     def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]: ...
-    def allowed(self, params: Array, mask: Array) -> Array: ...
-    def allowed_tensor(self, params: Tensor, mask: Tensor) -> Tensor: ...
+    def masked(self, params: Numbers, mask: Numbers | None, xp: Any = np) -> Numbers: ...
 
 
 def make_head(space: Space[Any], log_std_init: float) -> "nn.Module":
@@ -50,13 +49,9 @@ def make_head(space: Space[Any], log_std_init: float) -> "nn.Module":
 class LogitsHead(nn.Module):
     """What choices among several share: parameters are logits, one for each entry of a mask."""
 
-    def allowed(self, params: Array, mask: Array) -> Array:
-        """Return parameters [N, P] that give what the mask [N, P] forbids no probability."""
-        return np.where(mask, params, params.dtype.type(FORBIDDEN))
-
-    def allowed_tensor(self, params: Tensor, mask: Tensor) -> Tensor:
-        """Return the same with gradients."""
-        return params.masked_fill(~mask, FORBIDDEN)
+    def masked(self, params: Numbers, mask: Numbers | None, xp: Any = np) -> Numbers:
+        """Return parameters [N, P] with probability 0 for what a mask [N, P] forbids; unchanged without a mask."""
+        return apply_mask(params, mask, FORBIDDEN, xp)
 
 
 class CategoricalHead(LogitsHead):
@@ -132,26 +127,20 @@ class BernoulliHead(nn.Module):
         logprobs = (actions * params - log_normalizer).sum(-1)
         return logprobs, (log_normalizer - params * torch.sigmoid(params)).sum(-1)
 
-    def allowed(self, params: Array, mask: Array) -> Array:
-        """Return parameters [N, A] for a mask [N, 2A] of pairs (no, yes)."""
-        forbidden = params.dtype.type(FORBIDDEN)
-        return np.where(mask[:, 1::2], np.where(mask[:, ::2], params, -forbidden), forbidden)
-
-    def allowed_tensor(self, params: Tensor, mask: Tensor) -> Tensor:
-        """Return the same with gradients."""
-        return params.masked_fill(~mask[:, ::2], -FORBIDDEN).masked_fill(~mask[:, 1::2], FORBIDDEN)
+    def masked(self, params: Numbers, mask: Numbers | None, xp: Any = np) -> Numbers:
+        """Return parameters [N, A] for a mask [N, 2A] of pairs (no, yes); unchanged without a mask."""
+        no, yes = (None, None) if mask is None else (mask[:, ::2], mask[:, 1::2])
+        return apply_mask(apply_mask(params, no, -FORBIDDEN, xp), yes, FORBIDDEN, xp)
 
 
 class UnmaskedHead(nn.Module):
-    """What heads of continuous actions share: no mask tells which of them are allowed."""
+    """Base of the heads for continuous actions, which have no masks."""
 
-    def allowed(self, params: Array, mask: Array) -> Array:
-        """Continuous actions have no masks."""
-        raise NotImplementedError("continuous actions cannot be masked")
-
-    def allowed_tensor(self, params: Tensor, mask: Tensor) -> Tensor:
-        """Continuous actions have no masks."""
-        raise NotImplementedError("continuous actions cannot be masked")
+    def masked(self, params: Numbers, mask: Numbers | None, xp: Any = np) -> Numbers:
+        """Return the parameters; a mask raises an error."""
+        if mask is not None:
+            raise NotImplementedError("continuous actions cannot be masked")
+        return params
 
 
 class GaussianHead(UnmaskedHead):

@@ -14,7 +14,7 @@ from rl_training.core.spaces.masks import split_mask
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved
 from rl_training.models.encoded_network import Encoded, EncodedPair, encode, reader
 from rl_training.models.encoders import is_ours
-from rl_training.models.fast.numpy_forward import NumpyActorCritic
+from rl_training.models.fast.acting import NumpyActorCritic
 from rl_training.models.heads import ActionHead, make_head
 from rl_training.models.initialization import make_linear, make_orthogonal
 from rl_training.models.mlp import HIDDEN_GAIN, ActivationName, MLPActorCritic
@@ -135,16 +135,14 @@ class ActorCriticPolicy(NetworkPolicy):
         """The layers that have no memory and read features, not observations; of a plain network all."""
         return reader(self.network)
 
-    def evaluate(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    def evaluate_actions(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-probabilities, entropies and values, each [B], with gradients."""
         params, values = self.run(rows)
-        return *self.judged(params, rows), values
+        return *self.log_prob_entropy(params, rows.actions, rows.action_masks), values
 
-    def judged(self, params: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies [B] of the actions among those that were allowed."""
-        if rows.action_masks is not None:
-            params = self.head.allowed_tensor(params, rows.action_masks)
-        return self.head.logprob_entropy(params, rows.actions)
+    def log_prob_entropy(self, params: Tensor, actions: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies [B] of actions given action parameters [B, P] and a mask, if any."""
+        return self.head.logprob_entropy(self.head.masked(params, mask, torch), actions)
 
     def log_prob(self, obs: Obs, actions: Tensor) -> Tensor:
         """Return log-probabilities [B] of actions [B, ...] given observations [B, ...], with gradients.
@@ -153,19 +151,13 @@ class ActorCriticPolicy(NetworkPolicy):
         """
         seen, mask = split_mask(moved(obs, self.device))
         params, _ = self.network(self.prepare(seen))
-        return self.params_log_prob(params, actions, mask)
-
-    def params_log_prob(self, params: Tensor, actions: Tensor, mask: Tensor | None) -> Tensor:
-        """Return log-probabilities [B] of actions [B, ...] given action parameters [B, P] and a mask, if any."""
-        if mask is not None:
-            params = self.head.allowed_tensor(params, mask)
-        return self.head.logprob_entropy(params, actions.to(self.device))[0]
+        return self.log_prob_entropy(params, actions.to(self.device), mask)[0]
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
         """Return action parameters [N, P], of what is allowed, and values [N]."""
         seen, mask = split_mask(obs)
         params, values = super().outputs(seen)
-        return (params if mask is None else self.head.allowed(params, mask)), values
+        return self.head.masked(params, mask), values
 
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator

@@ -12,8 +12,8 @@ from rl_training.core.spaces.layout import space_text
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved, tensors_of
 from rl_training.models.encoded_network import Encoded, reader
 from rl_training.models.encoders import EncoderClass, encoder_name, make_encoder
+from rl_training.models.fast.acting import NumpyActorCritic, NumpyMLP, Twin, numpy_twin
 from rl_training.models.fast.convolutions import ExplicitEncoder, explicit_encoder
-from rl_training.models.fast.numpy_forward import NumpyActorCritic, NumpyMLP, Twin, numpy_twin
 from rl_training.models.images import READING, ImageReading, image_leaves
 from rl_training.models.inputs import ObservationInputs
 from rl_training.models.normalizer import ObservationNormalizer, RewardNormalizer

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from rl_training.core.spaces.layout import action_layout, float_dtype
 from rl_training.core.types import Array, EnvSpec, Measured, Numbers, Obs, ObsArray, PolicyState, moved
 from rl_training.models.encoded_network import Encoded
+from rl_training.models.fast.backend import Backend
 from rl_training.models.fast.heads import Sampled, squashed_gaussian
 from rl_training.models.heads import (
     squashed_gaussian_act,
@@ -74,8 +75,8 @@ class StochasticPolicy(ContinuousPolicy):
         """Return what `sampled` needs, for actions and for those after them; `normal` draws numbers of a shape."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it draws")
 
-    def sampled(self, params: Numbers, noise: Numbers) -> Sampled:
-        """Return actions [B, A], log-probabilities [B], and how to go back, for what the network said."""
+    def sampled(self, params: Numbers, noise: Numbers, backend: Backend) -> Sampled:
+        """Return actions [B, A], log-probabilities [B] and a pullback, for the network's outputs."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it samples")
 
     def measured(self) -> Measured:
@@ -102,9 +103,9 @@ class SquashedGaussianPolicy(StochasticPolicy):
         noise = normal(2, rows, self.action_size)
         return noise[0], noise[1]
 
-    def sampled(self, params: Numbers, noise: Numbers) -> Sampled:
-        """Return actions, log-probabilities, and how to go back."""
-        actions, logprobs, back = squashed_gaussian(params, noise)
+    def sampled(self, params: Numbers, noise: Numbers, backend: Backend) -> Sampled:
+        """Return actions, log-probabilities and a pullback."""
+        actions, logprobs, back = squashed_gaussian(params, noise, backend)
         return actions, logprobs, lambda by_actions, by_logprob: (back(by_actions, by_logprob),)
 
     def outputs_log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:

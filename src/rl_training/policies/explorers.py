@@ -7,7 +7,7 @@ import numpy as np
 from rl_training.config.schedules import interpolated
 from rl_training.core.columns import Column
 from rl_training.core.spaces.layout import take_rows
-from rl_training.core.spaces.masks import random_allowed, split_mask
+from rl_training.core.spaces.masks import random_actions, split_mask
 from rl_training.core.state import Owners, gather, scatter
 from rl_training.core.types import ActArrays, Array, ObsArray, Progress, State, StepArrays
 from rl_training.policies.actor_critic import ActorCriticPolicy
@@ -127,10 +127,7 @@ class EpsilonGreedyExplorer(SilentExplorer):
         if epsilon > 0.0:
             explores = self.rng.random(n) < epsilon
             mask = split_mask(obs)[1]
-            if mask is None:
-                acted.action[:] = self.rng.integers(0, self.policy.num_actions, n)
-            else:
-                acted.action[:] = random_allowed(mask, self.rng)
+            acted.action[:] = random_actions(mask, n, self.policy.num_actions, self.rng)
             if np.logical_and.reduce(explores):
                 return
             greedy, _ = self.policy.act(obs, (), deterministic=False, rng=self.rng)

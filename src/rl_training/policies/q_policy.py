@@ -7,10 +7,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rl_training.core.spaces.masks import split_mask
+from rl_training.core.spaces.masks import apply_mask, split_mask
 from rl_training.core.types import Array, EnvSpec, ObsArray, PolicyState, leaves
 from rl_training.models.encoded_network import Encoded, reader
-from rl_training.models.fast.numpy_forward import NumpyMLP
+from rl_training.models.fast.acting import NumpyMLP
 from rl_training.models.mlp import ActivationName
 from rl_training.models.normalizer import RewardNormalizer
 from rl_training.models.q_network import Noise, QNetwork
@@ -76,8 +76,8 @@ class QPolicy(NetworkPolicy):
 
     def best(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         """Return the action with the largest value [B] for outputs [B, A, K], among those that a mask [B, A] allows."""
-        values = self.action_values(outputs)
-        return (values if mask is None else values.masked_fill(~mask, -torch.inf)).argmax(-1)
+        best: Tensor = apply_mask(self.action_values(outputs), mask, -torch.inf, torch).argmax(-1)
+        return best
 
     def draw_noise(self, rng: np.random.Generator, device: torch.device, rows: int = 1) -> list[Noise] | None:
         """Return noise for one pass of `rows` rows each through a noisy network; None if it is not."""
@@ -91,8 +91,7 @@ class QPolicy(NetworkPolicy):
         if self.noisy and not deterministic:
             noise = self.draw_noise(rng, self.device, len(next(iter(leaves(obs)))[1]))
         seen, mask = split_mask(obs)
-        values = self._values(seen, noise)
-        best: Array = (values if mask is None else np.where(mask, values, -np.inf)).argmax(axis=-1)
+        best: Array = apply_mask(self._values(seen, noise), mask, -np.inf).argmax(axis=-1)
         return best, state
 
     def _values(self, obs: ObsArray, noise: list[Noise] | None) -> Array:

@@ -28,7 +28,7 @@ from rl_training.core.types import (
 )
 from rl_training.models.cores import CoreName, Memory
 from rl_training.models.encoded_network import reader
-from rl_training.models.fast.numpy_forward import NumpyRecurrent
+from rl_training.models.fast.acting import NumpyRecurrent
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
@@ -120,7 +120,7 @@ class RecurrentPolicy(ActorCriticPolicy):
             episode_starts = torch.zeros(len(actions), dtype=torch.bool)
         memory = tuple(part.to(device) for part in state)
         params, _, _ = self.network(self.prepare(seen), memory=memory, starts=episode_starts.to(device))
-        return self.params_log_prob(params, actions, mask)
+        return self.log_prob_entropy(params, actions.to(device), mask)[0]
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
         """Return action parameters [N, P] and values [N] as at the beginning of an episode."""
@@ -136,7 +136,7 @@ class RecurrentPolicy(ActorCriticPolicy):
             self._finite((params, values))
         else:
             params, values, after = self._step_on_device(seen, memory)
-        return (params if mask is None else self.head.allowed(params, mask)), values, after
+        return self.head.masked(params, mask), values, after
 
     @torch.no_grad()
     def _step_on_device(self, obs: ObsArray, memory: PolicyState) -> tuple[Array, Array, PolicyState]:

@@ -18,6 +18,7 @@ from rl_training.core.types import (
     StepArrays,
 )
 from rl_training.models.encoded_network import reader
+from rl_training.models.fast.backend import Backend
 from rl_training.models.fast.heads import Sampled, squashed_state_dependent
 from rl_training.models.mlp import ActivationName, mlp_with_head
 from rl_training.models.state_dependent import MEAN_LIMIT, StateDependentHead, make_linear_and_features
@@ -54,12 +55,9 @@ class StateDependentPolicy(StochasticPolicy):
         noise = normal(*self.head.log_std.shape)
         return noise, noise
 
-    def sampled(self, params: Numbers, noise: Numbers) -> Sampled:
-        """Return actions [B, A], log-probabilities [B], and how to go back, for what the network said."""
-        log_std = self.head.log_std.detach()
-        return squashed_state_dependent(
-            params, noise, log_std if isinstance(params, Tensor) else log_std.numpy()
-        )
+    def sampled(self, params: Numbers, noise: Numbers, backend: Backend) -> Sampled:
+        """Return actions [B, A], log-probabilities [B] and a pullback, for the network's outputs."""
+        return squashed_state_dependent(params, noise, backend.view(self.head.log_std.detach()), backend)
 
     def outputs_log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Return log-probabilities [B] of actions [B, A] given means and features [B, A + H]."""

@@ -93,7 +93,7 @@ def test_an_update_is_one_step_of_torchs_rmsprop_down_the_textbook_loss(
     optimizer = torch.optim.RMSprop(parameters, lr=7e-4, alpha=0.99, eps=1e-5)
     for _ in range(3):
         ours.update(batch, START)
-        logprobs, entropy, values = theirs.policy.evaluate(batch)
+        logprobs, entropy, values = theirs.policy.evaluate_actions(batch)
         advantages = batch.advantages
         if normalize:
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rl_training.algorithms import actor_critic_objective, on_policy
+from rl_training.algorithms import actor_critic_objective
 from rl_training.config import TrainConfig
 from rl_training.core.types import EnvSpec
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.experiment.building import build_parts
-from rl_training.models.fast import activations, chain, heads
+from rl_training.models.fast.backend import TorchBackend
 
 ROWS = 12
 SPACES: dict[str, Any] = {
@@ -27,8 +27,8 @@ def gradient(space: Any, way: str, monkeypatch: pytest.MonkeyPatch) -> torch.Ten
     with monkeypatch.context() as patch:
         if way == "autograd":
             patch.setattr(actor_critic_objective, "explicit_actor_critic", lambda *_: None)
-        for module in (activations, chain, heads, on_policy):
-            patch.setattr(module, "computes_on_arrays", lambda device: way == "arrays")
+        if way != "arrays":
+            patch.setattr(actor_critic_objective, "fast_backend", TorchBackend)
         spec = EnvSpec(spaces.Box(-1, 1, (3,), np.float64), space, num_envs=2, masked=True)
         config = TrainConfig(algo="ppo", env_id="none", seed=0, num_envs=2).with_overrides(ent_coef=0.1)
         learner: Any = build_parts(config, spec).learner
@@ -36,7 +36,7 @@ def gradient(space: Any, way: str, monkeypatch: pytest.MonkeyPatch) -> torch.Ten
         rng = np.random.default_rng(0)
         mask = rng.random((ROWS, width)) < 0.6
         mask[:, ::2] = True  # something is always allowed
-        params = learner.policy.head.allowed(rng.normal(size=(ROWS, learner.policy.head.num_params)), mask)
+        params = learner.policy.head.masked(rng.normal(size=(ROWS, learner.policy.head.num_params)), mask)
         numbers = {
             name: torch.from_numpy(rng.normal(size=ROWS)) for name in ("values", "advantages", "returns")
         }

@@ -61,7 +61,7 @@ def batch(algo: str, parts: Parts, space: Space[Any] = VECTOR, seed: int = 0) ->
     if algo in ("ppo", "a2c"):
         actions = torch.randint(0, 3, (ROWS,), generator=rng)
         with torch.no_grad():
-            logprobs, _, values = parts.actor.policy.evaluate(
+            logprobs, _, values = parts.actor.policy.evaluate_actions(
                 SeenAndDone(parts.actor.policy.prepare(obs), actions)
             )
         returns = torch.randn(ROWS, generator=rng)

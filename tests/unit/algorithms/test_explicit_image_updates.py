@@ -14,7 +14,7 @@ from rl_training.core.types import EnvSpec, Progress
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.models.cnn import ImpalaCNN, NatureCNN
-from rl_training.models.fast import encoded_backprop
+from rl_training.models.fast import networks
 from rl_training.policies import base
 
 ROWS, ACTIONS = 12, 3
@@ -76,7 +76,7 @@ def test_both_ways_learn_and_say_the_same(
     name: str, space: spaces.Box, double: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, weights, said = learned(name, space)
-    for module in (encoded_backprop, base):
+    for module in (networks, base):
         monkeypatch.setattr(module, "explicit_encoder", lambda *_: None)
     other_path, other_weights, other_said = learned(name, space)
     assert path.startswith("explicit")

@@ -55,7 +55,9 @@ def rollout(
         torch.from_numpy(np.zeros(1, dtype)).dtype
     )
     with torch.no_grad():
-        logprobs, _, values = learner.policy.evaluate(SeenAndDone(learner.policy.prepare(obs), actions))
+        logprobs, _, values = learner.policy.evaluate_actions(
+            SeenAndDone(learner.policy.prepare(obs), actions)
+        )
     returns = torch.randn(ROWS, generator=rng)
     return RolloutBatch(
         obs,

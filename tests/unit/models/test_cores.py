@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rl_training.models.cores import CELLS, IdentityCore, RecurrentCore
-from rl_training.models.fast.numpy_forward import NumpyRecurrent, numpy_twin
+from rl_training.models.fast.acting import NumpyRecurrent, numpy_twin
 from rl_training.models.recurrent import LSTMActorCritic
 
 LENGTH, ROWS, INPUTS, SIZE = 7, 5, 3, 4

@@ -58,7 +58,7 @@ def test_log_probabilities_and_entropy_are_those_of_the_allowed_choices(space, d
     if isinstance(space, spaces.Discrete):
         actions = actions[:, 0]
 
-    logprobs, entropy = head.logprob_entropy(head.allowed_tensor(params, torch.from_numpy(masks)), actions)
+    logprobs, entropy = head.logprob_entropy(head.masked(params, torch.from_numpy(masks), torch), actions)
     expected = torch.stack(
         [
             sum(part[choice].log() for part, choice in zip(table, row, strict=True))
@@ -80,9 +80,9 @@ def test_gradients_are_finite_and_do_not_reach_what_is_not_allowed(space):
     head = make_head(space, 0.0)
     params = torch.randn(ROWS, head.num_params, requires_grad=True)
     masks = some_masks(mask_counts(space), rng)
-    drawn, _ = head.sample(head.allowed(params.detach().numpy(), masks), rng)
+    drawn, _ = head.sample(head.masked(params.detach().numpy(), masks), rng)
     logprobs, entropy = head.logprob_entropy(
-        head.allowed_tensor(params, torch.from_numpy(masks)), torch.from_numpy(drawn)
+        head.masked(params, torch.from_numpy(masks), torch), torch.from_numpy(drawn)
     )
     (logprobs.sum() + entropy.sum()).backward()
     assert torch.isfinite(params.grad).all()
@@ -100,7 +100,7 @@ def test_only_allowed_choices_are_drawn_as_often_as_they_should_be(space):
     params = rng.standard_normal(head.num_params).astype(np.float32)
     mask = some_masks(mask_counts(space), rng)[7]
     count = 40_000
-    allowed = head.allowed(np.tile(params, (count, 1)), np.tile(mask, (count, 1)))
+    allowed = head.masked(np.tile(params, (count, 1)), np.tile(mask, (count, 1)))
     actions, logprobs = head.sample(allowed, rng)
     actions = actions.reshape(count, -1)
     table = brute_force(space, torch.from_numpy(params), mask)
@@ -120,7 +120,7 @@ def test_the_mode_is_the_most_likely_of_all_allowed_actions(space):
     head = make_head(space, 0.0)
     params = rng.standard_normal((ROWS, head.num_params)).astype(np.float32)
     masks = some_masks(mask_counts(space), rng)
-    modes = head.mode(head.allowed(params, masks)).reshape(ROWS, -1)
+    modes = head.mode(head.masked(params, masks)).reshape(ROWS, -1)
     for row in range(ROWS):
         table = brute_force(space, torch.from_numpy(params[row]), masks[row])
         joint = {
@@ -137,7 +137,7 @@ def test_a_draw_that_rounds_up_to_the_total_is_never_one_that_is_not_allowed():
         def random(self, count):
             return np.full(count, 1.0)
 
-    params = head.allowed(
+    params = head.masked(
         np.zeros((3, 4), np.float32), np.array([[1, 1, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0]], bool)
     )
     actions, logprobs = head.sample(params, Highest())
@@ -150,4 +150,4 @@ def test_a_draw_that_rounds_up_to_the_total_is_never_one_that_is_not_allowed():
 def test_continuous_actions_have_no_masks():
     head = make_head(spaces.Box(-1, 1, (2,)), 0.0)
     with pytest.raises(NotImplementedError, match="continuous"):
-        head.allowed(np.zeros((1, 2)), np.ones((1, 2), bool))
+        head.masked(np.zeros((1, 2)), np.ones((1, 2), bool))

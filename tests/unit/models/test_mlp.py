@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from rl_training.models import MLPActorCritic
-from rl_training.models.fast.numpy_forward import NumpyActorCritic
+from rl_training.models.fast.acting import NumpyActorCritic
 from rl_training.models.mlp import ActivationName
 
 ACTIVATIONS: list[ActivationName] = ["tanh", "relu", "elu", "silu"]

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from rl_training.models.fast.numpy_forward import NumpyMLP, numpy_twin
+from rl_training.models.fast.acting import NumpyMLP, numpy_twin
 from rl_training.models.mlp import ActivationName, mlp_with_head
 from rl_training.models.q_network import NoisyLinear, QNetwork
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from rl_training.algorithms.optimizers import FlatAdam
-from rl_training.models.fast import activations
-from rl_training.models.fast import chain as chain_module
-from rl_training.models.fast.backprop import AutogradNetwork, explicit_actor_critic, explicit_mlp
+from rl_training.models.autograd_network import AutogradNetwork
+from rl_training.models.fast.acting import numpy_twin
+from rl_training.models.fast.backend import NUMPY, Backend, TorchBackend
 from rl_training.models.fast.heads import squashed_state_dependent
-from rl_training.models.fast.numpy_forward import numpy_twin
+from rl_training.models.fast.networks import explicit_actor_critic, explicit_mlp
 from rl_training.models.mlp import MLPActorCritic, mlp_with_head
 from rl_training.models.state_dependent import (
     LEAST_VARIANCE,
@@ -29,12 +29,13 @@ ROWS, ACTIONS, FEATURES = 9, 2, 4
 
 
 @pytest.fixture(params=["arrays", "tensors"])
-def arrays(request: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
+def arrays(request: Any) -> bool:
     """Run on arrays, as on the CPU, or on tensors, as on any other device."""
-    on_arrays: bool = request.param == "arrays"
-    for module in (activations, chain_module):
-        monkeypatch.setattr(module, "computes_on_arrays", lambda device: on_arrays)
-    return on_arrays
+    return bool(request.param == "arrays")
+
+
+def backend(arrays: bool) -> Backend:
+    return NUMPY if arrays else TorchBackend()
 
 
 def numbers(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
@@ -151,7 +152,7 @@ def test_a_squashed_sample_is_differentiated_as_by_autograd(on_arrays: bool, sca
         by_logprob = torch.full((ROWS,), 0.3)
     log_std = head.log_std.detach()
     actions, logprobs, back = squashed_state_dependent(
-        *(given(part, on_arrays) for part in (params, noise, log_std))
+        *(given(part, on_arrays) for part in (params, noise, log_std)), backend(on_arrays)
     )
     ours = back(given(by_actions, on_arrays), 0.3 if scalar else given(by_logprob, on_arrays))
     leaves = [params.clone().requires_grad_(), head.log_std]
@@ -163,7 +164,7 @@ def test_a_squashed_sample_is_differentiated_as_by_autograd(on_arrays: bool, sca
 
 def test_single_precision_stays_single_when_squashed() -> None:
     parts = [numbers(*shape).float().numpy() for shape in ((ROWS, ACTIONS + FEATURES), (FEATURES, ACTIONS))]
-    actions, logprobs, back = squashed_state_dependent(*parts, parts[1])
+    actions, logprobs, back = squashed_state_dependent(*parts, parts[1], NUMPY)
     found = [actions, logprobs, *back(actions, 0.1)]
     assert {part.dtype for part in found} == {np.dtype(np.float32)}
 
@@ -185,7 +186,7 @@ def test_a_chain_hands_on_its_features_and_takes_their_gradient_back(hidden: Any
     )
     assert isinstance(network[-1], LinearAndFeatures)
     optimizer = FlatAdam(network.parameters())
-    chain = explicit_mlp(network, optimizer.gradient_of)
+    chain = explicit_mlp(network, optimizer.gradient_of, backend(arrays))
     by_autograd = AutogradNetwork(network, network.parameters(), optimizer.gradient_of)
     assert chain is not None
     inputs, upstream = numbers(ROWS, 3), numbers(ROWS, sizes[-1], seed=1)
@@ -216,7 +217,7 @@ def test_an_actor_critic_hands_on_its_features(hidden: Any, shared: bool, arrays
     size = ACTIONS + (hidden[-1] if hidden else 3)
     network = MLPActorCritic(3, size, hidden, shared=shared, make_last=make_linear_and_features)
     optimizer = FlatAdam(network.parameters())
-    explicitly = explicit_actor_critic(network, optimizer.gradient_of)
+    explicitly = explicit_actor_critic(network, optimizer.gradient_of, backend(arrays))
     by_autograd = AutogradNetwork(network, network.parameters(), optimizer.gradient_of)
     assert explicitly is not None
     inputs, upstream = numbers(ROWS, 3), (numbers(ROWS, size, seed=1), numbers(ROWS, seed=2))

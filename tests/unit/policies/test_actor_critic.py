@@ -55,7 +55,7 @@ def test_what_is_recorded_while_acting_is_what_learning_computes(
     explorer.act(obs, acted, Progress())
     with torch.no_grad():
         features = policy.prepare(torch.from_numpy(obs))
-        logprobs, _, values = policy.evaluate(SeenAndDone(features, torch.from_numpy(acted.action)))
+        logprobs, _, values = policy.evaluate_actions(SeenAndDone(features, torch.from_numpy(acted.action)))
     np.testing.assert_allclose(acted.logprob, logprobs, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(acted.value, values, rtol=1e-5, atol=1e-5)
     assert np.unique(acted.value).size == 4

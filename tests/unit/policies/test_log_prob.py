@@ -14,6 +14,7 @@ from rl_training.core.columns import allocated
 from rl_training.core.spaces.masks import with_mask
 from rl_training.core.types import ActArrays, EnvSpec, Progress
 from rl_training.experiment.building import build_parts
+from rl_training.models.fast.backend import TorchBackend
 from rl_training.models.heads import inverse_tanh, squashed_gaussian_log_prob, squashed_gaussian_sample
 
 ROWS = 64
@@ -118,7 +119,7 @@ def test_squashed_policies(use_sde: bool, dtype: Any) -> None:
     obs, rng = torch.from_numpy(observed(dtype)), np.random.default_rng(2)
     noise, _ = policy.draw(lambda *shape: torch.from_numpy(rng.standard_normal(shape).astype(dtype)), ROWS)
     with torch.no_grad():
-        actions, logprobs, _ = policy.sampled(policy.network(policy.prepare(obs)), noise)
+        actions, logprobs, _ = policy.sampled(policy.network(policy.prepare(obs)), noise, TorchBackend())
     assert_equal(policy.log_prob(obs, actions), logprobs, dtype)
 
 

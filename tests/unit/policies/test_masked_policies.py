@@ -159,7 +159,7 @@ def test_what_was_done_is_judged_by_what_was_allowed_then(algo: str) -> None:
         returns=torch.zeros(ENVS),
         action_masks=torch.from_numpy(mask),
     )
-    logprobs, entropy, values = policy.evaluate(rows)
+    logprobs, entropy, values = policy.evaluate_actions(rows)
     torch.testing.assert_close(logprobs.detach(), rows.logprobs, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(values.detach(), rows.values, atol=1e-5, rtol=1e-5)
     assert (entropy <= torch.from_numpy(mask.sum(1)).log() + 1e-5).all()

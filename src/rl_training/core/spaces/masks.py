@@ -107,6 +107,22 @@ def possible(masks: Array, counts: list[int]) -> Array:
     return rows
 
 
+def apply_mask(numbers: Any, mask: Any, fill: float = FORBIDDEN, xp: Any = np) -> Any:
+    """Return logits or values [N, A] with `fill` where the mask forbids an action; unchanged if there is no mask.
+
+    `xp` is the library of the numbers, NumPy or torch.
+
+    >>> apply_mask(np.array([[1.0, 2.0]]), np.array([[True, False]]), -np.inf)
+    array([[  1., -inf]])
+    """
+    return numbers if mask is None else xp.where(mask, numbers, fill)
+
+
+def random_actions(mask: Array | None, rows: int, count: int, rng: np.random.Generator) -> Array:
+    """Return uniformly random choices [N] among `count` actions, or among those that a mask [N, A] allows."""
+    return rng.integers(0, count, rows) if mask is None else random_allowed(mask, rng)
+
+
 def random_allowed(allowed: Array, rng: np.random.Generator) -> Array:
     """Return one of the allowed choices [N] of each row [N, A], all with the same chance."""
     counts = np.cumsum(allowed, axis=1)

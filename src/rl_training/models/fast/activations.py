@@ -1,7 +1,7 @@
-"""Activations that work in place on buffers, forwards and backwards: what a chain of layers does besides its products.
+"""Activations by hand: `act` on a few rows in NumPy, `forward` and `backward` in place on the buffers of a learner.
 
-Each is written with torch's own kernels, so that it runs on any device; `view` is the same memory as NumPy sees it, and
-tanh of an array takes a sixth of the time that torch takes for it.
+`forward` and `backward` use torch's own kernels, so they run on any device; tanh alone uses the backend, as NumPy takes
+a sixth of torch's time for it.
 """
 
 from abc import ABC, abstractmethod
@@ -11,33 +11,37 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.core.types import Array
+from rl_training.models.fast.backend import Backend
+
 kernel = torch.ops.aten
-
-
-def computes_on_arrays(device: torch.device) -> bool:
-    """Tell whether networks that know their backward take arrays there: where NumPy sees the memory."""
-    return device.type == "cpu"
+ZERO = np.float32(0.0)
+"""A Python number would be converted in every call."""
 
 
 class Buffer:
-    """Memory with two faces: `tensor`, and `view`, an array of the same numbers on the CPU (elsewhere the tensor)."""
+    """Preallocated memory: `tensor`, and `view`, the same numbers as the backend reads them."""
 
-    def __init__(self, tensor: Tensor, *, arrays: bool) -> None:
-        self.tensor = tensor
-        self.view: Any = tensor.numpy() if arrays else tensor
+    def __init__(self, tensor: Tensor, backend: Backend) -> None:
+        self.tensor, self.backend = tensor, backend
+        self.view: Any = backend.view(tensor)
 
     def first(self, rows: int) -> "Buffer":
         """Return the first rows [..., B, D] of it."""
-        return Buffer(self.tensor[..., :rows, :], arrays=isinstance(self.view, np.ndarray))
+        return Buffer(self.tensor[..., :rows, :], self.backend)
 
 
 class Activation(ABC):
-    """`forward` writes over what a layer gave; `backward` over the gradient, from what `forward` left in `after`.
+    """`forward` overwrites the outputs of a layer; `backward` overwrites the gradient, given what `forward` left.
 
-    One that cannot be undone from its own outputs sets `keeps_inputs` and gets them as `before`.
+    An activation whose slope does not follow from its outputs sets `keeps_inputs` and gets its inputs as `before`.
     """
 
     keeps_inputs = False
+
+    @abstractmethod
+    def act(self, x: Array) -> None:
+        """Overwrite outputs of a layer while acting."""
 
     @abstractmethod
     def forward(self, before: Buffer, after: Buffer) -> None: ...
@@ -46,14 +50,15 @@ class Activation(ABC):
 
 
 class Tanh(Activation):
-    """1 - tanh^2 is its slope."""
+    """Its slope is 1 - tanh^2."""
+
+    def act(self, x: Array) -> None:
+        """In place."""
+        np.tanh(x, out=x)
 
     def forward(self, before: Buffer, after: Buffer) -> None:
-        """In NumPy where that is possible."""
-        if isinstance(after.view, np.ndarray):
-            np.tanh(after.view, out=after.view)
-        else:
-            after.tensor.tanh_()
+        """In place."""
+        after.backend.xp.tanh(after.view, out=after.view)
 
     def backward(self, gradient: Buffer, before: Buffer, after: Buffer) -> None:
         """From the outputs."""
@@ -61,7 +66,11 @@ class Tanh(Activation):
 
 
 class ReLU(Activation):
-    """What is positive passes."""
+    """max(x, 0)."""
+
+    def act(self, x: Array) -> None:
+        """In place."""
+        np.maximum(x, ZERO, out=x)
 
     def forward(self, before: Buffer, after: Buffer) -> None:
         """In place."""
@@ -73,7 +82,11 @@ class ReLU(Activation):
 
 
 class ELU(Activation):
-    """x above 0, exp(x) - 1 below: there its slope is the output plus 1."""
+    """x above 0, exp(x) - 1 below, where the slope is the output plus 1."""
+
+    def act(self, x: Array) -> None:
+        """In place."""
+        np.copyto(x, np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))))
 
     def forward(self, before: Buffer, after: Buffer) -> None:
         """In place."""
@@ -87,9 +100,13 @@ class ELU(Activation):
 
 
 class SiLU(Activation):
-    """x * sigmoid(x), which takes some values twice: its slope needs x."""
+    """x * sigmoid(x). It is not monotonic, so its slope needs x."""
 
     keeps_inputs = True
+
+    def act(self, x: Array) -> None:
+        """In place; the sigmoid is computed from tanh, which cannot overflow."""
+        np.multiply(x, 0.5 * (1.0 + np.tanh(0.5 * x)), out=x)
 
     def forward(self, before: Buffer, after: Buffer) -> None:
         """Into another buffer."""
@@ -100,15 +117,16 @@ class SiLU(Activation):
         kernel.silu_backward.grad_input(gradient.tensor, before.tensor, grad_input=gradient.tensor)
 
 
+ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.Tanh: Tanh(),
+    nn.ReLU: ReLU(),
+    nn.ELU: ELU(),
+    nn.SiLU: SiLU(),
+}
+
+
 def activation_of(module: nn.Module) -> Activation | None:
-    """Return the activation that a module is; None if it is none of these."""
+    """Return the activation for a module; None if it is not one of these."""
     if isinstance(module, nn.ELU) and module.alpha != 1.0:
         return None
-    known: dict[type[nn.Module], type[Activation]] = {
-        nn.Tanh: Tanh,
-        nn.ReLU: ReLU,
-        nn.ELU: ELU,
-        nn.SiLU: SiLU,
-    }
-    found = known.get(type(module))
-    return None if found is None else found()
+    return ACTIVATIONS.get(type(module))

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.models.autograd_network import GradientOf
 from rl_training.models.cnn import AutoCNN, NatureCNN, SmallCNN
-from rl_training.models.fast.activations import computes_on_arrays, kernel
-from rl_training.models.fast.chain import GradientOf
+from rl_training.models.fast.activations import kernel
+from rl_training.models.fast.backend import NUMPY, Backend
 from rl_training.models.images import ImageLeaf, ScaledImages
 
 Operands: TypeAlias = tuple[Tensor, Tensor, tuple[int, ...], tuple[int, ...]]
@@ -184,21 +185,21 @@ class ExplicitEncoder:
         self._first.finish(_through_relu(by_images, kept.pop()), kept.pop())
 
 
-def explicit_encoder(encoder: nn.Module, gradient_of: GradientOf | None = None) -> ExplicitEncoder | None:
-    """Return an encoder of one plain image that knows its backward; None for any but ours on the CPU, learned whole.
+def explicit_encoder(
+    encoder: nn.Module, gradient_of: GradientOf | None = None, backend: Backend = NUMPY
+) -> ExplicitEncoder | None:
+    """Return one of our encoders of a single image with a backward pass by hand; None for any other.
 
-    Without `gradient_of` it is for `forward` alone.
+    On the CPU only, and None if a parameter is frozen. Without `gradient_of` it is for `forward` alone.
     """
     if (
-        type(encoder) is not ScaledImages
+        backend is not NUMPY
+        or type(encoder) is not ScaledImages
         or type(encoder.encoder) not in KNOWN
         or list(encoder.images) != [""]
     ):
         return None
-    parameters = list(encoder.parameters())
-    if not computes_on_arrays(parameters[0].device):
-        return None
-    if gradient_of is not None and any(gradient_of(parameter) is None for parameter in parameters):
+    if gradient_of is not None and any(gradient_of(parameter) is None for parameter in encoder.parameters()):
         return None
     return ExplicitEncoder(encoder, gradient_of)
 

@@ -1,19 +1,19 @@
-"""What heads say of actions, with derivatives by hand; for arrays and tensors alike.
+"""Log-probabilities and entropies of actions with derivatives by hand, for arrays and tensors.
 
-Each function returns numbers and a pullback: given the gradient of a loss by those numbers, it returns the gradient by
-the head's parameters. The same formulas with autograd are in `heads`, and tests hold both equal.
+Each function returns numbers and a pullback: given the gradient of a loss with respect to those numbers, the pullback
+returns the gradient with respect to the head's parameters. `models/heads.py` has the same formulas for autograd;
+tests/unit/models/fast/test_heads.py holds both equal.
 Letters: `B` rows, `P` parameters of a row, `A` components of an action.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import torch
 
 from rl_training.core.types import Numbers
-from rl_training.models.fast.activations import computes_on_arrays
+from rl_training.models.fast.backend import Backend
 from rl_training.models.heads import (
     LOG_SQRT_2PI,
     LOG_STD_MAX,
@@ -27,67 +27,45 @@ from rl_training.models.heads import (
 from rl_training.models.state_dependent import LEAST_VARIANCE, MEAN_LIMIT, StateDependentHead
 
 Pullback: TypeAlias = Callable[[Numbers, Numbers | None], tuple[Numbers, ...]]
-"""(gradient by log-probabilities [B], by entropies [B] or a number, None if there is none) -> gradient by the
-parameters [B, P], then by what the head itself has learned."""
+"""(gradient of log-probabilities [B], of entropies: [B], a number or None) -> gradient of the parameters [B, P], then
+of the head's own parameters."""
 Sampled: TypeAlias = tuple[Numbers, Numbers, Callable[[Numbers, Numbers], tuple[Numbers, ...]]]
-"""Actions [B, A], log-probabilities [B], and how to go back from gradients by both, as a pullback does."""
-Judged: TypeAlias = tuple[Numbers, Numbers, Pullback]
-"""Log-probabilities [B], entropies [B], and how to go back."""
+"""Actions [B, A], log-probabilities [B], and a pullback that takes the gradients of both."""
+Evaluated: TypeAlias = tuple[Numbers, Numbers, Pullback]
+"""Log-probabilities [B], entropies [B], and a pullback."""
 
 
-def namespace(numbers: Numbers) -> Any:
-    """Return the library whose functions take these numbers."""
-    return np if isinstance(numbers, np.ndarray) else torch
-
-
-def bounded(numbers: Numbers, low: float, high: float) -> Numbers:
-    """Return numbers within bounds; on small arrays `np.clip` takes twice as long."""
-    if isinstance(numbers, np.ndarray):
-        return np.minimum(np.maximum(numbers, low), high)
-    return numbers.clamp(low, high)
-
-
-def as_type(numbers: Numbers, like: Numbers) -> Numbers:
-    """Return the numbers in the type of others; a whole number times a single-precision one is double in NumPy."""
-    return numbers.astype(like.dtype) if isinstance(numbers, np.ndarray) else numbers.to(like.dtype)
-
-
-def judge_of(head: ActionHead) -> Callable[[Numbers, Numbers], Judged] | None:
-    """Return what judges actions for a head, given parameters [B, P] and actions; None for one not known here."""
+def action_evaluator(head: ActionHead, backend: Backend) -> Callable[[Numbers, Numbers], Evaluated] | None:
+    """Return the function that evaluates actions for a head, given parameters [B, P]; None for a head of the user's."""
     if type(head) is CategoricalHead:
-        return categorical
+        return lambda params, actions: categorical(params, actions, backend)
     if type(head) is BernoulliHead:
-        return bernoulli
+        return lambda params, actions: bernoulli(params, actions, backend)
     if type(head) is MultiCategoricalHead:
         counts = head.counts
-        return lambda params, actions: multi_categorical(params, actions, counts)
+        return lambda params, actions: multi_categorical(params, actions, counts, backend)
     if isinstance(head, GaussianHead | StateDependentHead):
-        log_std = head.log_std.detach()
-        learned: Numbers = log_std.numpy() if computes_on_arrays(log_std.device) else log_std
+        learned = backend.view(head.log_std.detach())
         if type(head) is GaussianHead:
-            return lambda params, actions: gaussian(params, actions, learned)
+            return lambda params, actions: gaussian(params, actions, learned, backend)
         if type(head) is StateDependentHead:
-            return lambda params, actions: state_dependent(params, actions, learned)
+            return lambda params, actions: state_dependent(params, actions, learned, backend)
     return None
 
 
-def categorical(logits: Numbers, actions: Numbers) -> Judged:
-    """One choice; logits [B, P], actions [B]. Inside, rows lie side by side [P, B]: sums over few choices are quick."""
-    xp = namespace(logits)
-    columns = np.ascontiguousarray(logits.T) if xp is np else logits.T
+def categorical(logits: Numbers, actions: Numbers, backend: Backend) -> Evaluated:
+    """One choice; logits [B, P], actions [B]. Inside, choices are rows [P, B]: sums over few choices are fast."""
+    xp, columns = backend.xp, backend.transposed(logits)
     shifted = columns - xp.amax(columns, axis=0)
     powers = xp.exp(shifted)
     total = powers.sum(0)
     probabilities = powers / total
     log_probabilities = shifted - xp.log(total)
-    choices = np.arange(len(columns)) if xp is np else torch.arange(len(columns), device=logits.device)
-    chosen = as_type(actions == choices[:, None], logits)
+    chosen = backend.cast(actions == backend.arange(len(columns))[:, None], logits)
     entropies = -(probabilities * log_probabilities).sum(0)
 
     def back(by_logprob: Numbers, by_entropy: Numbers | None) -> tuple[Numbers, ...]:
-        gradient = (
-            chosen - probabilities if xp is np else chosen.to(logits.dtype) - probabilities
-        ) * by_logprob
+        gradient = (chosen - probabilities) * by_logprob
         if by_entropy is not None:
             gradient -= probabilities * (log_probabilities + entropies) * by_entropy
         return (gradient.T,)
@@ -95,27 +73,28 @@ def categorical(logits: Numbers, actions: Numbers) -> Judged:
     return (log_probabilities * chosen).sum(0), entropies, back
 
 
-def multi_categorical(logits: Numbers, actions: Numbers, counts: Sequence[int]) -> Judged:
+def multi_categorical(
+    logits: Numbers, actions: Numbers, counts: Sequence[int], backend: Backend
+) -> Evaluated:
     """Independent choices among `counts`; logits [B, P] side by side, actions [B, A]."""
-    xp = namespace(logits)
     ends = np.cumsum(counts)
     parts = [
-        categorical(logits[:, end - count : end], actions[:, number])
+        categorical(logits[:, end - count : end], actions[:, number], backend)
         for number, (count, end) in enumerate(zip(counts, ends, strict=True))
     ]
 
     def back(by_logprob: Numbers, by_entropy: Numbers | None) -> tuple[Numbers, ...]:
         gradients = [part[2](by_logprob, by_entropy)[0] for part in parts]
-        return (xp.concatenate(gradients, 1),)
+        return (backend.xp.concatenate(gradients, 1),)
 
     return sum(part[0] for part in parts), sum(part[1] for part in parts), back
 
 
-def bernoulli(logits: Numbers, actions: Numbers) -> Judged:
+def bernoulli(logits: Numbers, actions: Numbers, backend: Backend) -> Evaluated:
     """Independent yes or no; logits of yes [B, A], actions [B, A] of 0 and 1."""
-    actions = as_type(actions, logits)
-    probabilities = sigmoid(logits)
-    log_normalizer = softplus(logits)
+    actions = backend.cast(actions, logits)
+    probabilities = sigmoid(logits, backend)
+    log_normalizer = softplus(logits, backend)
     entropies = (log_normalizer - logits * probabilities).sum(-1)
 
     def back(by_logprob: Numbers, by_entropy: Numbers | None) -> tuple[Numbers, ...]:
@@ -128,10 +107,9 @@ def bernoulli(logits: Numbers, actions: Numbers) -> Judged:
     return (actions * logits - log_normalizer).sum(-1), entropies, back
 
 
-def gaussian(means: Numbers, actions: Numbers, log_std: Numbers) -> Judged:
+def gaussian(means: Numbers, actions: Numbers, log_std: Numbers, backend: Backend) -> Evaluated:
     """Independent normals with learned log deviations [A]; means and actions [B, A]."""
-    xp = namespace(means)
-    size = means.shape[1]
+    xp, size = backend.xp, means.shape[1]
     precision = xp.exp(-log_std)
     standardized = (actions - means) * precision
     squares = standardized * standardized
@@ -149,20 +127,19 @@ def gaussian(means: Numbers, actions: Numbers, log_std: Numbers) -> Judged:
 
 
 def squashed_gaussian(
-    params: Numbers, noise: Numbers
+    params: Numbers, noise: Numbers, backend: Backend
 ) -> tuple[Numbers, Numbers, Callable[[Numbers, Numbers], Numbers]]:
-    """Return actions [B, A] in [-1, 1], log-probabilities [B], and how to go back from gradients by both of them.
+    """Return actions [B, A] in [-1, 1], log-probabilities [B], and a pullback that takes the gradients of both.
 
     Parameters [B, 2A] are means and log deviations; `noise` [B, A] is standard normal.
     """
-    xp = namespace(params)
-    size = params.shape[1] // 2
+    xp, size = backend.xp, params.shape[1] // 2
     asked = params[:, size:]
-    log_std = bounded(asked, LOG_STD_MIN, LOG_STD_MAX)
+    log_std = backend.clip(asked, LOG_STD_MIN, LOG_STD_MAX)
     spread = xp.exp(log_std) * noise
     raw = params[:, :size] + spread
     actions = xp.tanh(raw)
-    log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw))
+    log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw, backend))
     logprobs = (-0.5 * noise * noise - log_std - LOG_SQRT_2PI - log_slope).sum(-1)
 
     def back(by_actions: Numbers, by_logprob: Numbers) -> Numbers:
@@ -175,13 +152,12 @@ def squashed_gaussian(
     return actions, logprobs, back
 
 
-def state_dependent(params: Numbers, actions: Numbers, log_std: Numbers) -> Judged:
+def state_dependent(params: Numbers, actions: Numbers, log_std: Numbers, backend: Backend) -> Evaluated:
     """Normals with deviations by features; means and features [B, A + H], actions [B, A], log deviations [H, A].
 
-    Features do not learn from the deviation.
+    No gradient reaches the features through the deviation.
     """
-    xp = namespace(params)
-    size = actions.shape[1]
+    xp, size = backend.xp, actions.shape[1]
     squares, entries = params[:, size:] * params[:, size:], xp.exp(2 * log_std)
     variances = squares @ entries + LEAST_VARIANCE
     differences = actions - params[:, :size]
@@ -201,20 +177,18 @@ def state_dependent(params: Numbers, actions: Numbers, log_std: Numbers) -> Judg
     return logprobs, (half_logs + (0.5 + LOG_SQRT_2PI)).sum(-1), back
 
 
-def squashed_state_dependent(params: Numbers, noise: Numbers, log_std: Numbers) -> Sampled:
-    """The same with one matrix for all rows, squashed; means and features [B, A + H], standard noise [H, A].
+def squashed_state_dependent(params: Numbers, noise: Numbers, log_std: Numbers, backend: Backend) -> Sampled:
+    """Sample with one noise matrix for all rows, squashed by tanh; means and features [B, A + H], noise [H, A].
 
-    Means are kept within bounds, beyond which tanh has no slope, and features do learn from the deviation: this is for
-    actors that follow critics.
+    For SAC's actor: means are limited to where tanh has a slope, and the features get gradients from the deviation.
     """
-    xp = namespace(params)
-    size = noise.shape[1]
+    xp, size = backend.xp, noise.shape[1]
     asked, features = params[:, :size], params[:, size:]
     matrix, squares, entries = xp.exp(log_std) * noise, features * features, xp.exp(2 * log_std)
     spread, variances = features @ matrix, squares @ entries + LEAST_VARIANCE
-    raw = bounded(asked, -MEAN_LIMIT, MEAN_LIMIT) + spread
+    raw = backend.clip(asked, -MEAN_LIMIT, MEAN_LIMIT) + spread
     actions = xp.tanh(raw)
-    log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw))
+    log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw, backend))
     relative = spread / variances
     logprobs = (-0.5 * (spread * relative + xp.log(variances)) - LOG_SQRT_2PI - log_slope).sum(-1)
 
@@ -231,12 +205,12 @@ def squashed_state_dependent(params: Numbers, noise: Numbers, log_std: Numbers) 
     return actions, logprobs, back
 
 
-def softplus(numbers: Numbers) -> Numbers:
+def softplus(numbers: Numbers, backend: Backend) -> Numbers:
     """Return log(1 + exp(x)), without overflow."""
-    xp = namespace(numbers)
-    return bounded(numbers, 0.0, math.inf) + xp.log1p(xp.exp(-abs(numbers)))
+    xp = backend.xp
+    return backend.clip(numbers, 0.0, math.inf) + xp.log1p(xp.exp(-abs(numbers)))
 
 
-def sigmoid(numbers: Numbers) -> Numbers:
-    """Return 1 / (1 + exp(-x)), without overflow: by way of tanh."""
-    return 0.5 * (1.0 + namespace(numbers).tanh(0.5 * numbers))
+def sigmoid(numbers: Numbers, backend: Backend) -> Numbers:
+    """Return 1 / (1 + exp(-x)), computed from tanh, which does not overflow."""
+    return 0.5 * (1.0 + backend.xp.tanh(0.5 * numbers))

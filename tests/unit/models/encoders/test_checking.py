@@ -12,7 +12,7 @@ from torch import nn
 
 from rl_training.core.errors import UserError
 from rl_training.models.encoders import chosen_encoder, encoder_name, make_encoder
-from rl_training.models.fast.numpy_forward import numpy_twin
+from rl_training.models.fast.acting import numpy_twin
 from rl_training.models.inputs import ObservationInputs
 
 VECTOR = spaces.Box(-5, 5, (4,), np.float32)

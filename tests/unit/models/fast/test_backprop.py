@@ -10,18 +10,17 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.core.timing import heard_by
+from rl_training.models.autograd_network import AutogradCritics, AutogradNetwork
 from rl_training.models.ensemble import EnsembleMLP
-from rl_training.models.fast import activations
-from rl_training.models.fast import chain as chain_module
-from rl_training.models.fast.backprop import (
-    AutogradCritics,
-    AutogradNetwork,
+from rl_training.models.fast.backend import NUMPY, Backend, TorchBackend
+from rl_training.models.fast.chain import Chain
+from rl_training.models.fast.layers import linear_layers
+from rl_training.models.fast.networks import (
     explicit_actor_critic,
     explicit_critics,
     explicit_mlp,
     in_parts,
 )
-from rl_training.models.fast.chain import linear_chain
 from rl_training.models.mlp import ACTIVATIONS, MLPActorCritic, mlp_with_head
 from rl_training.models.q_network import QNetwork
 
@@ -30,12 +29,13 @@ ROWS = 7
 
 
 @pytest.fixture(params=["arrays", "tensors"])
-def arrays(request: Any, monkeypatch: pytest.MonkeyPatch) -> bool:
+def arrays(request: Any) -> bool:
     """Run on arrays, as on the CPU, or on tensors, as on any other device."""
-    on_arrays: bool = request.param == "arrays"
-    for module in (activations, chain_module):
-        monkeypatch.setattr(module, "computes_on_arrays", lambda device: on_arrays)
-    return on_arrays
+    return bool(request.param == "arrays")
+
+
+def backend(arrays: bool) -> Backend:
+    return NUMPY if arrays else TorchBackend()
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -67,7 +67,7 @@ def test_a_chain_goes_forwards_and_backwards(activation: Any, sizes: tuple[int, 
     network = mlp_with_head(sizes, activation, generator=generator())
     optimizer = FlatAdam(network.parameters())
     chain, module = (
-        explicit_mlp(network, optimizer.gradient_of),
+        explicit_mlp(network, optimizer.gradient_of, backend(arrays)),
         AutogradNetwork(network, network.parameters(), optimizer.gradient_of),
     )
     assert chain is not None
@@ -86,7 +86,7 @@ def test_a_chain_goes_forwards_and_backwards(activation: Any, sizes: tuple[int, 
 def test_only_the_first_rows_may_count(arrays: bool) -> None:
     network = mlp_with_head((3, 5, 4, 2), "silu", generator=generator())
     optimizer = FlatAdam(network.parameters())
-    chain = explicit_mlp(network, optimizer.gradient_of)
+    chain = explicit_mlp(network, optimizer.gradient_of, backend(arrays))
     assert chain is not None
     first, others, upstream = numbers(ROWS, 3), numbers(ROWS, 3, seed=2), numbers(ROWS, 2, seed=3)
     outputs, other_outputs = chain.forward_both(given(first, arrays), given(others, arrays))
@@ -106,7 +106,7 @@ def test_actor_and_critic_share_a_body_or_not(shared: bool, activation: Any, arr
         3, 2, (5, 4), critic_sizes=critic_sizes, activation=activation, shared=shared, generator=generator()
     )
     optimizer = FlatAdam(network.parameters())
-    known = explicit_actor_critic(network, optimizer.gradient_of)
+    known = explicit_actor_critic(network, optimizer.gradient_of, backend(arrays))
     assert known is not None
 
     class Rows:
@@ -128,7 +128,7 @@ def test_actor_and_critic_share_a_body_or_not(shared: bool, activation: Any, arr
 def test_critics_give_gradients_by_parameters_and_by_actions(members: int | None, arrays: bool) -> None:
     network = EnsembleMLP(3, (5, 6, 4, 1), "relu", generator=generator())
     optimizer = FlatAdam(network.parameters())
-    known = explicit_critics(network, optimizer.gradient_of, members=members)
+    known = explicit_critics(network, optimizer.gradient_of, backend(arrays), members=members)
     module = AutogradCritics(
         lambda *inputs: network(*inputs, members=members), network.parameters(), optimizer.gradient_of
     )
@@ -163,18 +163,18 @@ def test_rows_that_count_for_one_member_each_take_a_shorter_way(
     upstream = numbers(2, ROWS, seed=3) * (torch.arange(2)[:, None] == which)
     known.forward(inputs.numpy(), actions.numpy())
     module.forward(inputs, actions)
-    monkeypatch.delattr(chain_module.Chain, "input_gradient")
+    monkeypatch.delattr(Chain, "input_gradient")
     assert_equal(known.action_gradient(upstream.numpy()), module.action_gradient(upstream))
 
 
 def test_outputs_of_many_rows_come_in_parts(arrays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_training.models.fast.backprop.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("rl_training.models.fast.networks.ROWS_AT_ONCE", 3)
     network = mlp_with_head((3, 5, 2), "relu", generator=generator())
-    chain = explicit_mlp(network)
+    chain = explicit_mlp(network, None, backend(arrays))
     assert chain is not None
     for rows in (2, 3, 7, 9):
         inputs = numbers(rows, 3)
-        assert_equal(in_parts(chain, given(inputs, arrays)), network(inputs))
+        assert_equal(in_parts(chain, given(inputs, arrays), backend(arrays)), network(inputs))
 
 
 def test_a_q_network_is_known_if_it_is_a_plain_chain() -> None:
@@ -201,11 +201,11 @@ class Odd(nn.Linear):
         [nn.Tanh(), nn.Linear(3, 2)],
         [nn.Linear(3, 2), nn.ELU(alpha=2.0)],
         [nn.Linear(3, 2), nn.Tanh(), nn.Tanh()],
-        [],
     ],
 )
 def test_what_is_not_known_has_no_chain(modules: list[nn.Module]) -> None:
-    assert linear_chain(modules) is None
+    assert linear_layers(modules) is None
+    assert explicit_mlp(nn.Sequential()) is None
 
 
 def test_a_network_with_a_frozen_layer_is_left_to_autograd() -> None:

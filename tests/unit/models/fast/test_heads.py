@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.models.fast import heads
-from rl_training.models.fast.heads import judge_of, sigmoid, softplus, squashed_gaussian
+from rl_training.models.fast.backend import NUMPY, Backend, TorchBackend
+from rl_training.models.fast.heads import action_evaluator, sigmoid, softplus, squashed_gaussian
 from rl_training.models.heads import (
     BernoulliHead,
     CategoricalHead,
@@ -39,6 +39,10 @@ def actions_of(head: Any) -> Tensor:
     return actions.to(torch.get_default_dtype()) if actions.is_floating_point() else actions
 
 
+def backend(arrays: bool) -> Backend:
+    return NUMPY if arrays else TorchBackend()
+
+
 def given(tensor: Tensor, arrays: bool) -> Any:
     return tensor.numpy() if arrays else tensor
 
@@ -48,16 +52,15 @@ def given(tensor: Tensor, arrays: bool) -> Any:
 @pytest.mark.parametrize("entropy_counts", [True, False])
 @pytest.mark.parametrize("scale", [1.0, 40.0])
 @pytest.mark.parametrize("name", HEADS)
-def test_every_head_is_judged_as_by_autograd(
-    name: str, scale: float, entropy_counts: bool, arrays: bool, monkeypatch: pytest.MonkeyPatch
+def test_every_head_evaluates_actions_as_by_autograd(
+    name: str, scale: float, entropy_counts: bool, arrays: bool
 ) -> None:
-    monkeypatch.setattr(heads, "computes_on_arrays", lambda device: arrays)
     head = HEADS[name]()
     params, actions = numbers(ROWS, head.num_params, seed=1, scale=scale), actions_of(head)
     by_logprob, by_entropy = numbers(ROWS, seed=2), numbers(ROWS, seed=3)
-    judge = judge_of(head)
-    assert judge is not None
-    logprobs, entropies, back = judge(given(params, arrays), given(actions, arrays))
+    evaluate = action_evaluator(head, backend(arrays))
+    assert evaluate is not None
+    logprobs, entropies, back = evaluate(given(params, arrays), given(actions, arrays))
     ours = back(given(by_logprob, arrays), given(by_entropy, arrays) if entropy_counts else None)
 
     leaf = params.clone().requires_grad_()
@@ -75,7 +78,7 @@ def test_every_head_is_judged_as_by_autograd(
 def test_a_squashed_gaussian_is_differentiated_as_by_autograd(scale: float, arrays: bool) -> None:
     params, noise = numbers(ROWS, 6, seed=1, scale=scale), numbers(ROWS, 3, seed=2)
     by_actions, by_logprob = numbers(ROWS, 3, seed=3), numbers(ROWS, seed=4)
-    actions, logprobs, back = squashed_gaussian(given(params, arrays), given(noise, arrays))
+    actions, logprobs, back = squashed_gaussian(given(params, arrays), given(noise, arrays), backend(arrays))
     ours = back(given(by_actions, arrays), given(by_logprob, arrays))
     leaf = params.clone().requires_grad_()
     expected = squashed_gaussian_sample(leaf, noise)
@@ -90,12 +93,12 @@ def test_a_squashed_gaussian_is_differentiated_as_by_autograd(scale: float, arra
 def test_single_precision_stays_single(name: str) -> None:
     """One number in double precision, and every product after it would be."""
     head = HEADS[name]()
-    judge = judge_of(head)
-    assert judge is not None
-    logprobs, entropies, back = judge(numbers(ROWS, head.num_params).numpy(), actions_of(head).numpy())
+    evaluate = action_evaluator(head, NUMPY)
+    assert evaluate is not None
+    logprobs, entropies, back = evaluate(numbers(ROWS, head.num_params).numpy(), actions_of(head).numpy())
     found = [logprobs, entropies, *back(numbers(ROWS).numpy(), -0.01), *back(numbers(ROWS).numpy(), None)]
     assert {part.dtype for part in found} == {np.dtype(np.float32)}
-    actions, logprobs, again = squashed_gaussian(numbers(ROWS, 4).numpy(), numbers(ROWS, 2).numpy())
+    actions, logprobs, again = squashed_gaussian(numbers(ROWS, 4).numpy(), numbers(ROWS, 2).numpy(), NUMPY)
     assert {part.dtype for part in (actions, logprobs, again(actions, 0.1))} == {np.dtype(np.float32)}
 
 
@@ -103,11 +106,11 @@ def test_a_head_of_ones_own_is_left_to_autograd() -> None:
     class Own(CategoricalHead):
         pass
 
-    assert judge_of(Own(3)) is None
+    assert action_evaluator(Own(3), NUMPY) is None
 
 
 def test_large_numbers_do_not_overflow() -> None:
     large = np.array([-1e4, -30.0, 0.0, 30.0, 1e4], np.float32)
     with np.errstate(over="raise", invalid="raise"):
-        assert softplus(large)[[0, -1]].tolist() == [0.0, 1e4]
-        assert sigmoid(large)[[0, 2, -1]].tolist() == [0.0, 0.5, 1.0]
+        assert softplus(large, NUMPY)[[0, -1]].tolist() == [0.0, 1e4]
+        assert sigmoid(large, NUMPY)[[0, 2, -1]].tolist() == [0.0, 0.5, 1.0]

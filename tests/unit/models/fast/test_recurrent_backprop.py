@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.core.timing import heard_by
+from rl_training.models.autograd_network import AutogradNetwork
 from rl_training.models.cores import CELLS
-from rl_training.models.fast import activations, chain, recurrent_backprop
-from rl_training.models.fast.backprop import AutogradNetwork
-from rl_training.models.fast.encoded_backprop import ExplicitReader
-from rl_training.models.fast.recurrent_backprop import explicit_recurrent
-from rl_training.models.fast.recurrent_cores import Starts
+from rl_training.models.fast.backend import NUMPY, Backend, TorchBackend
+from rl_training.models.fast.networks import ExplicitReader, explicit_recurrent
+from rl_training.models.fast.recurrent_layers import Starts
 from rl_training.models.recurrent import LSTMActorCritic
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -128,7 +127,7 @@ def test_gradients_reach_what_is_below(kind: Any, share: bool, encoders: int) ->
     known = explicit_recurrent(network, optimizer.gradient_of)
     assert known is not None
     seen = AutogradNetwork(features, below.parameters(), optimizer.gradient_of)
-    reader = ExplicitReader(seen, known)
+    reader = ExplicitReader(seen, known, NUMPY)
     module = AutogradNetwork(run, everything.parameters(), optimizer.gradient_of)
     assert_same(reader, module, optimizer, sequences(network, 7, 4))
 
@@ -158,9 +157,9 @@ class Odd(LSTMActorCritic):
     """Looks like one of ours, and may do anything."""
 
 
-def test_what_is_not_known_is_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
-    def known(network: nn.Module) -> bool:
-        return explicit_recurrent(network, FlatAdam(network.parameters()).gradient_of) is not None
+def test_what_is_not_known_is_left_to_autograd() -> None:
+    def known(network: nn.Module, backend: Backend = NUMPY) -> bool:
+        return explicit_recurrent(network, FlatAdam(network.parameters()).gradient_of, backend) is not None
 
     frozen = made("gru", share_core=False)
     assert isinstance(frozen.critic_core, nn.Module)
@@ -170,9 +169,7 @@ def test_what_is_not_known_is_left_to_autograd(monkeypatch: pytest.MonkeyPatch) 
     assert not known(Odd(INPUTS, ACTIONS))
     assert not known(LSTMActorCritic(INPUTS, ACTIONS, core=None))
     assert not known(nn.Sequential(nn.Linear(INPUTS, ACTIONS)))
-    for module in (activations, chain, recurrent_backprop):
-        monkeypatch.setattr(module, "computes_on_arrays", lambda device: False)
-    assert not known(made("lstm")), "on another device"
+    assert not known(made("lstm"), TorchBackend()), "on another device"
 
 
 @pytest.mark.parametrize("kind", CELLS)

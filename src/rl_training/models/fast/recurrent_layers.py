@@ -1,8 +1,8 @@
-"""Recurrent layers over sequences that know their own backward through time: LSTM and GRU, on arrays.
+"""LSTM and GRU layers over sequences with backpropagation through time by hand, in NumPy.
 
-Cores of one kind and size go side by side, so that a step of all of them is one product and a dozen operations. What
-inputs say is found for all steps at once, and so are the gradients by weights. Buffers are used again, and whatever a
-step works on lies in one piece: on arrays that small NumPy takes twice as long for pieces of others.
+Cores of one kind and size are batched: one step of all of them is one product and a dozen operations. The inputs'
+contributions are computed for all steps at once, and so are the gradients of the weights. Buffers are reused, and what
+a step works on is contiguous: on arrays this small NumPy takes twice as long for strided views.
 Letters: `C` cores, `L` steps, `B` rows, `I` inputs, `H` size, `G` gates, in torch's order.
 """
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from torch import nn
 
 from rl_training.core.types import Array
-from rl_training.models.fast.chain import KEPT_SIZES, GradientOf
+from rl_training.models.autograd_network import GradientOf
+from rl_training.models.fast.chain import KEPT_SIZES
+from rl_training.models.fast.layers import CoreLayer
 
-PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 NEW = 2
 """Of LSTM and GRU alike this gate is a tanh; all others are sigmoids."""
 
@@ -40,7 +40,7 @@ class Starts:
 
 @dataclass(frozen=True)
 class Weights:
-    """Views of the parameters of one core's layer, and of the places of their gradients, as torch has them."""
+    """Views of the parameters of one core's layer and of their gradients, in torch's layout."""
 
     w_in: Array
     w_on: Array
@@ -52,9 +52,9 @@ class Weights:
     by_b_on: Array
 
     @classmethod
-    def of(cls, cells: nn.RNNBase, number: int, gradient_of: GradientOf) -> "Weights | None":
-        """Return those of a layer; None if one of its parameters does not learn."""
-        parameters = [getattr(cells, f"{name}_l{number}") for name in PARAMETERS]
+    def of(cls, layer: CoreLayer, gradient_of: GradientOf) -> "Weights | None":
+        """Return those of a layer; None if one of its parameters is frozen."""
+        parameters = (layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh)
         places = [place.numpy() for place in map(gradient_of, parameters) if place is not None]
         if len(places) < len(parameters):
             return None
