@@ -1,7 +1,9 @@
-"""Ours beside others: `make bench`, or `.venv-bench/bin/python benchmarks/bench.py --rows sac_half_cheetah --rounds 3`.
+"""Speed compared with other libraries: `make bench`.
 
-Sides take turns in fresh processes on one core; every round is kept in `bench.json` at once, and a stopped benchmark
-goes on where it was. Writes `bench.md` and `bench.png` beside it. Run it on a machine that does nothing else.
+Or `.venv-bench/bin/python benchmarks/bench.py --rows sac_half_cheetah --rounds 3`.
+
+Sides take turns in fresh processes on one core; every round is stored in `bench.json` at once, so a stopped benchmark
+can be continued. Writes `bench.md` and `bench.png` beside it. Run it on a machine that does nothing else.
 """
 
 import argparse
@@ -23,7 +25,7 @@ from rl_training.experiment.logs.metadata import machine, versions
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = (SB3, CONTRIB, "sbx-rl", "jax", TIANSHOU, RLOX)
 MEASURING = ("child", "fair", "ours", "peers", "products")
-"""What figures depend on; the rest of this folder may change without measuring anew."""
+"""Modules that affect the measurements; the others can change without measuring again."""
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -36,7 +38,7 @@ ONE_THREAD = {
 
 
 def measure(row: Row, side: str, number: int, *, short: bool) -> dict[str, Any]:
-    """Return what one side says in a process of its own on the last core; end the benchmark if it fails."""
+    """Return the measurement of one side, in a separate process on the last core; exit if it fails."""
     core = max(os.sched_getaffinity(0))
     command = ["taskset", "-c", str(core), sys.executable, str(ROOT / "benchmarks" / "child.py")]
     command += [row.name, side, str(number), *(["--short"] if short else [])]
@@ -49,7 +51,7 @@ def measure(row: Row, side: str, number: int, *, short: bool) -> dict[str, Any]:
 
 
 def one_round(row: Row, number: int, *, short: bool) -> Round:
-    """Let all sides take their turn; another one begins each round."""
+    """Measure all sides; each round starts with another one."""
     sides = row.sides[number % len(row.sides) :] + row.sides[: number % len(row.sides)]
     found = {side: measure(row, side, number, short=short) for side in sides}
     return {side: found[side] for side in row.sides}
@@ -65,7 +67,7 @@ def told(entry: dict[str, Any]) -> str:
 
 
 def surroundings() -> dict[str, Any]:
-    """Return what must be equal for rounds to be comparable, besides a row's settings."""
+    """Return what must be equal for rounds to be comparable, in addition to the row's settings."""
     found = dict(versions())
     for name in PEERS:
         try:
@@ -91,7 +93,7 @@ def arguments() -> argparse.Namespace:
         "--short", action="store_true", help="few steps, into runs/bench: does everything run?"
     )
     parser.add_argument(
-        "--report", action="store_true", help="measure nothing; write the tables and the picture anew"
+        "--report", action="store_true", help="measure nothing; only write the tables and the plot"
     )
     flags = parser.parse_args()
     if unknown := [name for name in flags.rows.split(",") if name not in ROWS]:
@@ -107,7 +109,7 @@ def main() -> None:
     for name in [] if flags.report else flags.rows.split(","):
         row = ROWS[name].shortened() if flags.short else ROWS[name]
         if (stale := store.begin(name, row.key())) is not None:
-            print(f"{name}: {stale}; measured anew", flush=True)
+            print(f"{name}: {stale}; measured again", flush=True)
         for number in range(len(store.rounds(name)), flags.rounds):
             found = one_round(row, number, short=flags.short)
             store.add(name, found)

@@ -1,4 +1,4 @@
-"""What exact resume costs: checkpoints as part of training time, seeded resets and action logs as part of collection.
+"""Cost of exact resume: checkpoints relative to training time, seeded resets and action logs to collection time.
 
 `make bench-ours` writes `results/bench_reliability.md`.
 """
@@ -37,10 +37,10 @@ def checkpoint_share(config: TrainConfig) -> tuple[float, float, float]:
 
 
 class Unseeded(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that does nothing, so that only seeds and logs are measured and not the call."""
+    """A wrapper that does nothing, so that the cost of the call itself is not measured."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Pass on."""
+        """Pass the call on."""
         return self.env.step(action)
 
 

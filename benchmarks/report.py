@@ -1,4 +1,4 @@
-"""The tables and the picture made of what was measured."""
+"""The tables and the plot of a benchmark."""
 
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from summary import Rounds, exponents, limit_share, of, ratio, verdict
 from rl_training.experiment.files import write_bytes, write_text
 
 MEMORY_TARGETS = {SB3: 1.0, CONTRIB: 1.0, SBX: 0.6}
-"""Peer -> part of its peak memory that we mean to stay within."""
+"""Peer -> target: our peak memory as a fraction of its peak memory."""
 TOLERANCE = 0.15
-"""By how much the power of growth may exceed what is allowed: the noise of a measurement."""
+"""Tolerance of the exponent, for the noise of a measurement."""
 
 
 def speed_lines(row: Speed, rounds: Rounds) -> list[str]:
@@ -38,7 +38,7 @@ def speed_lines(row: Speed, rounds: Rounds) -> list[str]:
 
 
 def limit_line(row: Speed, rounds: Rounds) -> str:
-    """Return how near a row is to its products, and which way its updates went."""
+    """Return the share of matrix products in a row's time, and its update path."""
     whole = limit_share(rounds, OURS, LIMIT)
     updating = limit_share(rounds, OURS, LIMIT, of_updating=True)
     paths = sorted({str(entry[OURS]["update_path"] or "unknown") for entry in rounds})
@@ -69,7 +69,7 @@ def _finish(entry: Any) -> str:
 
 
 def growth_line(row: Growth, rounds: Rounds) -> str:
-    """Return microseconds per step by the setting, and the steepest power between neighbours."""
+    """Return microseconds per step by the setting, and the steepest exponent between neighbours."""
     points = [side for side in row.sides if all(side in entry for entry in rounds)]
     costs = {float(point): 1e6 / of(rounds, point, "steps_per_second").median for point in points}
     steepest = max(exponents(costs))
@@ -88,7 +88,7 @@ def startup_lines(row: Startup, rounds: Rounds) -> list[str]:
 
 
 def surroundings_lines(store: Store) -> list[str]:
-    """Return machine and versions; a paragraph per group of rows, if they were not all made alike."""
+    """Return machine and versions; a paragraph per group of rows, if they differ."""
     groups, lines = store.made_with(), list[str]()
     for around, names in groups:
         used = ", ".join(f"{name} {number}" for name, number in around["versions"].items())
@@ -170,7 +170,7 @@ def markdown(store: Store) -> str:
 
 
 def chart(store: Store, path: Path) -> None:
-    """Draw how many times as fast as each peer we are, a bar per peer and row."""
+    """Draw the speed-up over each peer, one bar per peer and row."""
     import io
 
     import matplotlib

@@ -25,18 +25,18 @@ class Speed:
     env_id: str
     num_envs: int
     steps: int
-    """Measured; a multiple of `unit`."""
+    """Measured steps; a multiple of `unit`."""
     warm_up: int
     settings: dict[str, Any]
     peers: tuple[str, ...]
     targets: dict[str, float]
-    """Peer -> how many times as fast we mean to be."""
+    """Peer -> target speed-up."""
     limit_target: float | None = None
-    """Share of the limit that matrix products set which we mean to reach."""
+    """Target share of matrix products in the total time."""
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """More sides of our own: name -> what differs from `ours`."""
     steps_of: dict[str, int] = field(default_factory=dict)
-    """Peer -> fewer steps than `steps`, where all of them would take minutes."""
+    """Peer -> fewer steps than `steps`, for slow peers."""
     preprocessing: str = "none"
     unit: int = 1
     """Steps of one iteration: the fewest that can be measured."""
@@ -49,7 +49,7 @@ class Speed:
         return (OURS, *self.variants, *self.peers, LIMIT)
 
     def shortened(self) -> "Speed":
-        """Return the same with as few steps as make sense: for trying out whether it runs."""
+        """Return the row with as few steps as possible, for a smoke test."""
         steps = max(self.unit, self.steps // 16 // self.unit * self.unit)
         begun = self.settings.get("learning_starts", 0)
         warm_up = -(-begun // self.unit) * self.unit + max(
@@ -67,7 +67,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Race:
-    """Seconds of training, evaluations left out, until a policy is good; the round's number is the seed."""
+    """Seconds of training, without evaluations, until a policy is good; the seed is the number of the round."""
 
     kind: ClassVar[str] = "race"
     name: str
@@ -88,7 +88,7 @@ class Race:
         return (OURS, self.peer)
 
     def shortened(self) -> "Race":
-        """Return the same with a goal that is reached soon."""
+        """Return the row with an easy goal."""
         return replace(self, threshold=100.0, total_timesteps=10_240)
 
     def key(self) -> dict[str, Any]:
@@ -101,21 +101,21 @@ class Race:
 
 @dataclass(frozen=True)
 class Growth:
-    """What a step of ours costs as one setting grows."""
+    """Cost of a step as one setting grows."""
 
     kind: ClassVar[str] = "growth"
     name: str
     title: str
     base: str
-    """The row whose settings are kept but for one."""
+    """The row that provides all other settings."""
     points: dict[str, dict[str, Any]]
     """The setting's value -> what differs, `warm_up` and `steps` among it."""
     exponent: float
-    """How the cost of a step may grow at most: a power of the setting."""
+    """Largest expected exponent of the cost of a step."""
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """The points take turns, too."""
+        """The points, which take turns."""
         return tuple(self.points)
 
     def shortened(self) -> "Growth":
@@ -143,7 +143,7 @@ class Startup:
         return tuple(self.commands)
 
     def shortened(self) -> "Startup":
-        """It is short."""
+        """Return the row: it is short."""
         return self
 
     def key(self) -> dict[str, Any]:

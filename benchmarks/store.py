@@ -1,4 +1,4 @@
-"""What was measured, as JSON that is complete after every round: a benchmark can be stopped and gone on with."""
+"""Measurements as JSON, written after every round, so that a benchmark can be stopped and continued."""
 
 import hashlib
 import json
@@ -8,11 +8,11 @@ from typing import Any
 from rl_training.experiment.files import write_json
 
 Round = dict[str, dict[str, Any]]
-"""Side -> what it said."""
+"""Side -> its measurement."""
 
 
 class Store:
-    """Rounds of rows in a file. Rounds made with other settings, versions or source are not gone on with."""
+    """Rounds of rows in a file. Rounds with other settings, versions or source are not continued."""
 
     def __init__(self, path: Path, surroundings: dict[str, Any]) -> None:
         self.path, self.surroundings = path, surroundings
@@ -21,7 +21,7 @@ class Store:
             self.rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
 
     def begin(self, name: str, key: dict[str, Any]) -> str | None:
-        """Prepare a row for more rounds; return why earlier ones do not count, if there are any that do not."""
+        """Prepare a row for more rounds; return why earlier rounds do not count, or None."""
         # as it is read from a file, where tuples are lists
         made_with = json.loads(json.dumps({"settings": key, **self.surroundings}))
         before = self.rows.get(name)
@@ -39,13 +39,13 @@ class Store:
         return found
 
     def add(self, name: str, found: Round) -> None:
-        """Keep a round, on disk at once."""
+        """Store a round on disk."""
         self.rows[name]["rounds"].append(found)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_json(self.path, {"rows": self.rows})
 
     def made_with(self) -> list[tuple[dict[str, Any], list[str]]]:
-        """Return what rows were made with, settings left out, and which rows: one entry if all were made alike."""
+        """Return versions and machine with the rows they apply to: one entry if they are the same for all rows."""
         groups: list[tuple[dict[str, Any], list[str]]] = []
         for name, row in self.rows.items():
             around = {part: value for part, value in row["made_with"].items() if part != "settings"}

@@ -1,4 +1,4 @@
-"""From rounds to figures: medians with their ranges, ratios within a round, and whether a target is reached."""
+"""Summaries of rounds: medians with ranges, ratios within a round, and whether a target is reached."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ Rounds = Sequence[Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Figure:
-    """A median, and the least and the greatest."""
+    """A median with minimum and maximum."""
 
     median: float
     least: float
@@ -40,7 +40,7 @@ def ratio(rounds: Rounds, name: str, above: str, below: str) -> Figure:
 
 
 def limit_share(rounds: Rounds, ours: str, limit: str, *, of_updating: bool = False) -> Figure:
-    """Return the time of the products over all of our time, or over that of drawing and learning alone."""
+    """Return the time of the matrix products as a share of the total time, or of sampling and updating."""
     return figure(
         entry[limit]["seconds_per_step"]
         * entry[ours]["steps_per_second"]
@@ -58,7 +58,7 @@ def verdict(found: float, target: float | None, *, at_most: bool = False) -> str
 
 
 def exponents(costs: Mapping[float, float]) -> list[float]:
-    """Return between neighbouring points the power of the setting that the cost grows with."""
+    """Return the exponent of growth between neighbouring points."""
     points = sorted(costs.items())
     return [
         math.log(cost / before_cost) / math.log(value / before)

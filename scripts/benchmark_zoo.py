@@ -1,6 +1,6 @@
-"""Lists the presets, or trains some of them on several seeds; the same as `rl-training zoo`.
+"""List the presets, or train some of them on several seeds, like `rl-training zoo`.
 
-python scripts/benchmark_zoo.py                                     # what there is
+python scripts/benchmark_zoo.py                                     # list presets
 python scripts/benchmark_zoo.py ppo/cartpole ppo/pendulum --seeds 1 2 3 --jobs 2
 """
 

@@ -1,6 +1,6 @@
-"""Learning gates: trains presets on several seeds and writes a table that says whether they learn what they should.
+"""Learning gates: train presets on several seeds and check that they reach their thresholds.
 
-`make learn` runs what is missing and renews `results/learning_gates.md`, its data and its curve pictures. A finished
+`make learn` trains what is missing and updates `results/learning_gates.md`, its data and its plots. A finished
 run is kept as long as its settings stay the same; delete `results/learning_gates.json` to start over, or name gates:
 `python scripts/learn.py cartpole pendulum`.
 """
@@ -40,7 +40,7 @@ class Gate:
     required: int = 2
     episodes: int = 20
     best_of_last: int = 0
-    """Score the best of so many last evaluations during training; 0 scores the final policy."""
+    """Score the best of the last N evaluations during training; 0 scores the final policy."""
     final_threshold: float | None = None
     """With `best_of_last`, the final policy must reach this as well."""
     overrides: tuple[tuple[str, Any], ...] = ()
@@ -48,7 +48,7 @@ class Gate:
     peer: str = ""
     """A curve of stable-baselines3 with the same network, frames and settings: its last score is enough as well."""
     control: bool = False
-    """The same task without eyes or memory: gates show something if this one misses the threshold on every seed."""
+    """A control run without images or memory, which must miss the threshold on every seed."""
     note: str = ""
     """What a reader must know to judge the scores, such as how the settings were chosen."""
 
@@ -65,7 +65,7 @@ class Gate:
 
     @property
     def measure(self) -> str:
-        """What the score is, as text."""
+        """A description of the score."""
         if not self.best_of_last:
             return "final"
         final = "" if self.final_threshold is None else f", final ≥ {self.final_threshold:g}"
@@ -90,19 +90,19 @@ class Gate:
         )
 
     def reached(self, result: dict[str, Any]) -> bool:
-        """Tell whether one seed's result is good enough."""
+        """Return whether the result of one seed is good enough."""
         final = self.final_threshold is None or result["final"] >= self.final_threshold
         return bool(final and result["score"] >= self.bar)
 
 
 BLIND = ("image_scale", 1e-12)
-"""Every picture is black: whatever is learned now was not seen."""
+"""Makes every image black, so that nothing can be learned from it."""
 
 
 def blind(gate: Gate) -> Gate:
-    """Return the control of a gate that is about seeing."""
+    """Return the control of an image gate."""
     overrides = (*gate.overrides, BLIND)
-    if gate.config.preprocessing == "atari":  # black pictures may as well be small, which is quicker
+    if gate.config.preprocessing == "atari":  # small black images are faster
         overrides = (*overrides, ("image_size", 8))
     return replace(
         gate,
@@ -274,7 +274,7 @@ def main(names: list[str]) -> int:
 
 
 def run_missing(results: dict[str, Any], jobs: list[tuple[Gate, int]]) -> None:
-    """Train what has no result yet, two processes at a time, and save after each; interrupted runs go on."""
+    """Train what has no result yet, two processes at a time, and save after each; interrupted runs are resumed."""
     missing = [(gate, seed) for gate, seed in jobs if key(gate, seed) not in results]
     if not missing:
         return
@@ -294,7 +294,7 @@ class Saving(PlainBoard):
         self.results, self.waiting = results, waiting
 
     def event(self, state: JobState) -> None:
-        """Print it, and keep what a finished run has reached."""
+        """Print the event, and store the result of a finished run."""
         super().event(state)
         run_dir = JobFolder(RUNS).run_dir(state.job)
         if state.status == "finished" and run_dir is not None:
@@ -312,7 +312,7 @@ def job_of(gate: Gate, seed: int) -> Job:
 
 
 def result_of(gate: Gate, run_dir: Path) -> dict[str, Any]:
-    """Return what a finished run has reached."""
+    """Return the result of a finished run."""
     final = evaluate_checkpoint(run_dir, num_episodes=gate.episodes)["mean_reward"]
     rows = read_rows(run_dir / "metrics.jsonl")
     curve = [[row["timesteps"], row["mean_reward"]] for row in read_rows(run_dir / "evaluations.jsonl")]

@@ -1,7 +1,7 @@
-"""Taxi with action masks and without: how many steps until an evaluation has a mean return of 0 or more.
+"""Taxi with and without action masks: steps until an evaluation has a mean return of at least 0.
 
 Part of `make learn`. Writes `results/masks.md`; what is in `results/masks.json` is kept as long as its settings stay
-the same. A run stops when it is there. Both sides have the settings of the preset, which were chosen with masks.
+the same. A run stops when it reaches the goal. Both sides use the settings of the preset, chosen with masks.
 """
 
 import json
@@ -26,7 +26,7 @@ NOTE = (
 
 
 def config_of(algo: str, side: str) -> TrainConfig:
-    """Return the preset, with or without masks, up to the return that is asked for."""
+    """Return the preset, with or without masks, with the return at which to stop."""
     preset = load_config(ROOT / "configs" / algo / "taxi.yaml")
     return preset.with_overrides(use_action_masks=SETTINGS[side], stop_at_reward=0.0)
 
@@ -43,7 +43,7 @@ def known() -> dict[str, Any]:
 
 
 def main(names: list[str]) -> int:
-    """Train what is missing and write the page; 1 if masks were of no use to one of the algorithms."""
+    """Train what is missing and write the page; return 1 if masks did not help one of the algorithms."""
     for algo in names or ALGOS:
         for seed in SEEDS:
             for side in SETTINGS:
@@ -57,7 +57,7 @@ def main(names: list[str]) -> int:
 
 
 def train(algo: str, side: str, seed: int) -> int | None:
-    """Return the steps that one run took to get there; None if its budget was not enough."""
+    """Return the steps until one run reached the goal; None if it did not."""
     command = [sys.executable, "-m", "rl_training.cli", "train", "--config", f"configs/{algo}/taxi.yaml"]
     command += ["--seed", str(seed), "--output-dir", str(ROOT / "runs" / "masks"), "--quiet"]
     command += ["--use-action-masks", SETTINGS[side], "--stop-at-reward", "0"]
@@ -69,7 +69,7 @@ def train(algo: str, side: str, seed: int) -> int | None:
 
 
 def row_of(algo: str) -> tuple[float, float] | None:
-    """Return the median steps with masks and without; None if runs are missing. A budget that was too small is inf."""
+    """Return the median steps with and without masks, inf if the goal was not reached; None if runs are missing."""
     results = known()
     sides = []
     for side in SETTINGS:

@@ -79,7 +79,7 @@ def save(side: str, algo: str, seed: int, curve: dict[str, Any]) -> None:
 
 
 class Saving(PlainBoard):
-    """Keeps our curves as soon as they are whole; a run that was interrupted goes on from its last checkpoint."""
+    """Stores our curves as soon as they are complete; interrupted runs are resumed."""
 
     def event(self, state: JobState) -> None:
         """Print it, and save the curve of a finished run."""

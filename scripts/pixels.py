@@ -1,4 +1,4 @@
-"""Atari games from pixels beside stable-baselines3: `results/pixels.md` with the curves of both at the same steps.
+"""Atari from pixels, compared with stable-baselines3: writes `results/pixels.md` with the curves of both.
 
 Part of `make learn`. Ours are trained here, and kept in `results/pixels_ours.json` as long as their settings stay the
 same; the peer's were trained once by `make pixels-peer`. Both play with the same wrappers and settings. A point
@@ -33,7 +33,7 @@ FALLING = {
 
 @dataclass(frozen=True)
 class Case:
-    """A preset of ours, what is changed of it, and the seeds it is trained with."""
+    """A preset, its overrides, and the seeds."""
 
     preset: str
     changes: dict[str, Any]
@@ -78,7 +78,7 @@ def key(name: str, seed: int) -> str:
 
 
 def train(case: Case, seed: int) -> list[list[float]]:
-    """Train in a process of its own; return the mean score of the last 100 games by step."""
+    """Train in a separate process; return the mean score of the last 100 games by step."""
     command = [sys.executable, "-m", "rl_training.cli", "train", "--config", str(ROOT / case.preset)]
     command += ["--seed", str(seed), "--output-dir", str(ROOT / "runs" / "pixels"), "--quiet"]
     for setting, value in case.changes.items():
@@ -131,7 +131,7 @@ def write_page() -> None:
 
 
 def score_at(curve: list[list[float]], steps: float) -> float:
-    """Return the last score noted up to so many steps, or a rollout later."""
+    """Return the last score logged up to `steps`, or one rollout later."""
     return [score for step, score in curve if step <= 1.02 * steps][-1]
 
 

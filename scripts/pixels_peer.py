@@ -1,6 +1,6 @@
-"""Curves of stable-baselines3 on Atari games from pixels, to lay ours beside: `results/pixels_peer.json`.
+"""Curves of stable-baselines3 on Atari games from pixels, for comparison: `results/pixels_peer.json`.
 
-Run once (`make pixels-peer`; needs the extras bench and atari); what is there is kept. Settings are of the presets
+Run once (`make pixels-peer`; needs the extras bench and atari); existing results are kept. Settings are of the presets
 `ppo/breakout_atari` and `dqn/breakout_atari`, but for a budget of 200k and 100k steps and `learning_starts` of 10k, and
 of `ppo/pong_42` with its small network. A point of a curve is the mean raw score of the last 100 finished games of
 training, as both libraries log it.
@@ -27,7 +27,7 @@ BREAKOUT, PONG = "BreakoutNoFrameskip-v4", "PongNoFrameskip-v4"
 
 
 class Scores(BaseCallback):
-    """Notes the mean score of the last 100 games every so many steps."""
+    """Logs the mean score of the last 100 games at regular intervals."""
 
     def __init__(self) -> None:
         super().__init__()

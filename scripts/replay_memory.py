@@ -1,6 +1,6 @@
-"""Memory of a replay of stacked images, per transition, after its ring has wrapped: `make replay-memory`.
+"""Memory per transition of a full replay buffer of stacked images: `make replay-memory`.
 
-Each buffer is filled with random frames in a process of its own, beyond its size, with batches drawn in between; the
+Each buffer is filled with random frames in a separate process, beyond its size, with batches drawn in between; the
 growth of resident memory (VmRSS, so Linux only) is divided by the transitions kept. Ours keeps each frame once;
 stable-baselines3's buffer, with its default settings, keeps an observation and its successor whole. Writes
 `results/replay_memory.md`, and fails if a million transitions take more than is allowed.
@@ -32,7 +32,7 @@ class Case:
     prioritized: bool = False
     n_step: int = 1
     counts: bool = True
-    """Whether the limits are about it."""
+    """Whether the limits apply to it."""
 
 
 CASES = {
@@ -46,7 +46,7 @@ CASES = {
 
 
 def played(case: Case, rows: int) -> Iterator[tuple[Any, Any, Any, Any]]:
-    """Yield steps of all environments until there are `rows`: stacks before, after and shown next, and who ended."""
+    """Yield steps of all environments until there are `rows`: old, new and next observations, and ends."""
     rng = np.random.default_rng(0)
 
     def frames() -> Any:
@@ -68,7 +68,7 @@ def played(case: Case, rows: int) -> Iterator[tuple[Any, Any, Any, Any]]:
 
 
 def fill_ours(case: Case, rows: int, steps: int) -> Any:
-    """Return our buffer of `rows` after so many transitions."""
+    """Return our buffer of `rows` after recording `steps` transitions."""
     import torch
 
     from rl_training.core.types import StepArrays
@@ -137,7 +137,7 @@ def resident() -> int:
 def measure(case: Case) -> float:
     """Return the bytes per transition that a buffer adds to this process, after 2.2 times its size."""
     fill = fill_peer if case.peer else fill_ours
-    # whatever is loaded and set up once is no part of a buffer
+    # exclude what is loaded once
     fill(case, 512, 1024)
     before = resident()
     buffer = fill(case, case.rows, case.rows * 11 // 5)
@@ -169,7 +169,7 @@ def report(found: dict[str, float]) -> str:
 
 
 def main() -> int:
-    """Measure all and write the report, or be one of the processes that are measured."""
+    """Measure all buffers and write the report, or measure one in this process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", choices=CASES, help=argparse.SUPPRESS)
     flags = parser.parse_args()

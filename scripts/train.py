@@ -1,4 +1,4 @@
-"""`python scripts/train.py …` is `rl-training train …`, for those who work in a checkout."""
+"""`python scripts/train.py …` is `rl-training train …` in a checkout."""
 
 import sys
 

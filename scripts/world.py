@@ -1,8 +1,8 @@
-"""Tries every algorithm in everybody's environments and writes what came of it.
+"""Train every algorithm in environments of other packages and write a table of the outcomes.
 
-`make world` does what is missing and renews `results/world.md`. Each finished cell is kept in `results/world.json` at
-once, so a run that was killed goes on where it was; faults are tried again. Delete the file to start over, or name
-suites to have only those done, anew: `python scripts/world.py popgym highway-env`.
+`make world` runs what is missing and updates `results/world.md`. Each finished cell is stored in `results/world.json`
+at once, so a killed run can be restarted; faults are tried again. Delete the file to start over, or name suites to run
+them again: `python scripts/world.py popgym highway-env`.
 """
 
 import json
@@ -23,12 +23,12 @@ ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "results" / "world.json"
 TABLE = ROOT / "results" / "world.md"
 Cells = dict[str, dict[str, dict[str, Any]]]
-"""What came of it by suite, then by environment and column."""
+"""Outcomes by suite, then by environment and column."""
 FAULT = {"outcome": "fault"}
 
 
 def rows() -> list[tuple[str, Place, tuple[str, ...], Work]]:
-    """Return every row of the tables: suite, environment, columns, and what is done there."""
+    """Return every row of the tables: suite, environment, columns and the function to run."""
     places = all_places()
     usual = [(place.suite, place, (CHECK, *ALGORITHMS), tried) for place in places]
     identity = [place for place in places if place.name.startswith("IdentityEnv")]
@@ -52,7 +52,7 @@ def write(cells: Cells) -> None:
 
 
 def main() -> int:
-    """Do what is missing, or named; return 1 if there are faults."""
+    """Run what is missing, or named; return 1 if there are faults."""
     prepare()
     anew = set(sys.argv[1:])
     cells = {suite: found for suite, found in read().items() if suite not in anew}
@@ -66,7 +66,7 @@ def main() -> int:
             found[keys[column]] = end
             write(cells)
         kept.setdefault(suite, {}).update({key: found[key] for key in keys.values() if key in found})
-    write(kept)  # without those that are no longer asked for
+    write(kept)  # drop cells that no longer exist
     write_text(TABLE, report(kept, table()))
     return int(any(cell["outcome"] == "fault" for found in kept.values() for cell in found.values()))
 

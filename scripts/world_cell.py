@@ -1,4 +1,4 @@
-"""A row of `make world`: algorithms in one environment, from the first step to evaluating what was saved and loaded."""
+"""A row of `make world`: algorithms in one environment, from training to evaluating the saved and loaded agent."""
 
 import json
 import os
@@ -27,19 +27,19 @@ from rl_training.experiment.files import write_text
 from rl_training.experiment.logs.rows import read_rows
 
 SECONDS = 300
-"""More than this and a cell counts as stuck."""
+"""Seconds after which a cell counts as stuck."""
 CHECK = "check-env"
-"""Stands in the place of an algorithm: `rl_training.check_env`."""
+"""The column of `rl_training.check_env`."""
 ON_POLICY: dict[str, Any] = {"num_steps": 32, "num_envs": 2, "total_timesteps": 128}
 OFF_POLICY: dict[str, Any] = {
     "learning_starts": 64, "batch_size": 32, "buffer_size": 512, "num_envs": 2, "total_timesteps": 96,
 }  # fmt: skip
-"""Enough for two rollouts, or a dozen batches: it is about working, not about learning."""
+"""Enough for two rollouts or a dozen batches: this tests that training works, not how well."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """An environment, and what must be set to have it."""
+    """An environment and the settings it needs."""
 
     suite: str
     env_id: str
@@ -48,7 +48,7 @@ class Place:
     build: Callable[..., Any] | None = None
     label: str = ""
     path: Path | None = None
-    """Where packages are that take the place of installed ones."""
+    """Folder of packages that replace installed ones."""
 
     @property
     def name(self) -> str:
@@ -60,16 +60,16 @@ Work = Callable[[Place, str], dict[str, Any]]
 
 
 def prepare() -> None:
-    """Leave out the picture, a third of the time of such short runs, and import now what all of them will need."""
+    """Skip the learning curve, which is slow for such short runs, and import shared modules once."""
     warnings.filterwarnings("ignore", message=".*max_eval_episode_steps.*")  # cut short on purpose
     run.plot_learning_curve = lambda *arguments, **options: None
-    env_check.MAX_STEPS = 100  # of five episodes: it is about the sentences
+    env_check.MAX_STEPS = 100  # fewer episodes: only the messages matter
     for algo in ("ppo", "sac"):
         tried(Place("", "Pendulum-v1"), algo)
 
 
 def attempts(place: Place, columns: Sequence[str], work: Work) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield how each cell of a row ended as soon as it has, with all that was printed meanwhile.
+    """Yield the outcome and the output of each cell of a row as soon as it ends.
 
     A process does one after the other, so that packages are imported once; if it dies or hangs, another does the rest.
     """
@@ -93,7 +93,7 @@ def attempts(place: Place, columns: Sequence[str], work: Work) -> Iterator[tuple
 
 
 def tried(place: Place, column: str) -> dict[str, Any]:
-    """Return the outcome: ok, refused with a sentence, or a fault."""
+    """Return the outcome: ok, rejected with an error message, or a fault."""
     work = _check if column == CHECK else _cycle
     try:
         return {"outcome": "ok"} | work(place, column)
@@ -103,7 +103,7 @@ def tried(place: Place, column: str) -> dict[str, Any]:
 
 
 def config_of(place: Place, algo: str, folder: str, **settings: Any) -> TrainConfig:
-    """Return the config of a cell: everything is left at its default but what makes it short."""
+    """Return the config of a cell: defaults, except for what makes it short."""
     base = OFF_POLICY if algo in ("dqn", "sac", "td3") else ON_POLICY
     common = {"num_eval_episodes": 1, "max_eval_episode_steps": 50, "eval_every_timesteps": 10**9}
     config = TrainConfig(algo=algo, env_id=place.env_id, env_kwargs=place.kwargs, output_dir=folder)
@@ -146,7 +146,7 @@ def _check(place: Place, column: str) -> dict[str, Any]:
 
 
 def _be_the_child(place: Place, columns: Sequence[str], work: Work, folder: Path) -> None:
-    """Do the work with output into files, and end without a word."""
+    """Run with output redirected to files, then exit silently."""
     try:
         os.chdir(folder)
         if place.path is not None:
@@ -174,7 +174,7 @@ def _caught(place: Place, column: str, work: Work) -> dict[str, Any]:
 
 
 def _wait(child: int, result: Path) -> dict[str, Any] | str:
-    """Return what the process has written about its next cell, or why it never will."""
+    """Return the outcome of the next cell, or the reason why there is none."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         if result.exists():
@@ -193,7 +193,7 @@ def _cell(found: dict[str, Any], noise: list[str]) -> dict[str, Any]:
 
 
 def _lines(text: str, folder: str) -> list[str]:
-    """Return what was printed, each line once, without the paths of this machine."""
+    """Return the printed lines, without duplicates and local paths."""
     for prefix in (
         f"{sys.prefix}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages/",
         folder,

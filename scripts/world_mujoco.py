@@ -1,4 +1,4 @@
-"""Which versions of MuJoCo go with which packages: installs them, builds, resets and steps environments of each.
+"""Which versions of MuJoCo work with which packages: installs them, builds, resets and steps environments of each.
 
 Part of `make world`; the outcome is in `results/world_mujoco.json`, and what is there is not done again.
 """

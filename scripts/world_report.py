@@ -29,13 +29,13 @@ Lines that other packages printed during the tests.
 
 
 class Notes:
-    """Sentences by number, each once."""
+    """Error messages, numbered."""
 
     def __init__(self) -> None:
         self.sentences: dict[str, int] = {}
 
     def mark(self, word: str, sentence: str) -> str:
-        """Return the word with the sentence's number."""
+        """Return the word with the number of the message."""
         return f"{word} {self.sentences.setdefault(sentence, len(self.sentences) + 1)}"
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ def _learned(found: dict[str, dict[str, Any]]) -> str:
 
 
 def _remarks(cells: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Say which environments are not what exact resume rests on."""
+    """List environments that do not resume exactly by themselves."""
     names: dict[str, list[str]] = {}
     for suite in cells.values():
         for key, cell in suite.items():

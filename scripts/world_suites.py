@@ -31,7 +31,7 @@ def all_places() -> list[Place]:
         *named("dm_control", "shimmy", DM_CONTROL),
         *several_agents(),
         *atari(),
-        *(place for place in own if place.suite != "gymnasium"),  # slow: every instance is compiled anew
+        *(place for place in own if place.suite != "gymnasium"),  # slow: every instance is compiled again
     ]
 
 

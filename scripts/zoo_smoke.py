@@ -1,6 +1,6 @@
-"""Trains every preset for an instant: each must begin, learn, evaluate and save.
+"""Train every preset for a few steps: each must start, learn, evaluate and save.
 
-`make zoo-smoke` goes on where it was interrupted, and names what fails; `python scripts/zoo_smoke.py ppo/cartpole`
+`make zoo-smoke` can be interrupted and restarted, and lists failures; `python scripts/zoo_smoke.py ppo/cartpole`
 tries some. Delete `runs/zoo_smoke` to try all of them again.
 """
 
@@ -35,7 +35,7 @@ LEARNING = {
 
 
 def smoke_config(name: str) -> TrainConfig:
-    """Return a preset with its own networks and environments, and a budget of an instant."""
+    """Return a preset with its own networks and environments, and a tiny budget."""
     config = load_config(name)
     own = {item.name for item in fields(config.algorithm)}
     return config.with_overrides(**BUDGET, **{key: value for key, value in LEARNING.items() if key in own})
