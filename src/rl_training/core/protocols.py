@@ -177,9 +177,9 @@ class LiveAgent(Protocol):
 
 
 class Logger(Protocol):
-    """Receives one row of metrics per log interval."""
+    """Receives one row of metrics per log interval, and the run's clock."""
 
-    def log(self, metrics: dict[str, float], timesteps: int) -> None: ...
+    def log(self, metrics: dict[str, float], clock: int) -> None: ...
 
 
 class Evaluate(Protocol):

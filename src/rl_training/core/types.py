@@ -30,33 +30,52 @@ PolicyState: TypeAlias = tuple[
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. Replaced per collect and per update, never per step."""
+    """How far a run is. Replaced per collect and per update, never per step.
+
+    A run has one clock: timesteps where something is collected, updates where nothing is. Budgets, cadences, schedules
+    and the names of checkpoints count it.
+    """
 
     timesteps: int = 0
     """Valid transitions, summed over environments."""
     updates: int = 0
     total_timesteps: int = 0
     total_updates: int | None = None
-    """The budget of a run that collects nothing, such as one that learns from a dataset; it then counts alone."""
+    """The budget of a run that collects nothing, such as one that learns from a dataset; its clock counts updates."""
 
     def advanced(self, *, timesteps: int = 0, updates: int = 0) -> "Progress":
-        """Return the progress after so many more timesteps and updates."""
+        """Return the progress after additional timesteps and updates."""
         return replace(self, timesteps=self.timesteps + timesteps, updates=self.updates + updates)
 
     @property
+    def counts_updates(self) -> bool:
+        """Whether the clock counts updates instead of timesteps."""
+        return self.total_updates is not None
+
+    @property
+    def clock(self) -> int:
+        """The timesteps so far, or the updates if the run collects nothing."""
+        return self.updates if self.counts_updates else self.timesteps
+
+    @property
+    def total(self) -> int:
+        """The budget, by the same clock."""
+        return self.total_timesteps if self.total_updates is None else self.total_updates
+
+    @property
+    def unit(self) -> str:
+        """What the clock counts: `steps` or `updates`."""
+        return "updates" if self.counts_updates else "steps"
+
+    @property
     def done(self) -> bool:
-        """The budget is used up."""
-        if self.total_updates is not None:
-            return self.updates >= self.total_updates
-        return self.timesteps >= self.total_timesteps
+        """Whether the budget is used up."""
+        return self.clock >= self.total
 
     @property
     def fraction(self) -> float:
-        """Part of the budget that is used, clamped to [0, 1]: the last rollout may overshoot."""
-        spent, budget = self.timesteps, self.total_timesteps
-        if self.total_updates is not None:
-            spent, budget = self.updates, self.total_updates
-        return min(spent / budget, 1.0) if budget > 0 else 1.0
+        """The part of the budget that is used, clamped to [0, 1]: the last rollout may overshoot."""
+        return min(self.clock / self.total, 1.0) if self.total > 0 else 1.0
 
 
 @dataclass(frozen=True)

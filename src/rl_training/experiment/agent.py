@@ -81,7 +81,7 @@ class Agent:
     @property
     def timesteps(self) -> int:
         """How long it has trained."""
-        return self._progress().timesteps
+        return self._progress().clock
 
     def predict(self, obs: Any, *, deterministic: bool = True, action_masks: Any = None) -> Array:
         """Return the action in the environment's units for one observation, or actions for a batch.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TextIO
 
 from rl_training.core.errors import UserError
-from rl_training.core.types import Progress
+from rl_training.core.types import Progress, UpdateResult
 from rl_training.runtime.callbacks import Callback
 
 TABLE_ROWS = (
@@ -39,17 +39,22 @@ class Console(Callback):
 
     def start(self, progress: Progress, recent: Callable[[], dict[str, float]] = dict) -> None:
         """Before the first step; `recent` tells the means of the last episodes, as a row names them."""
-        self._recent, self._begun, self._begun_at = recent, time.monotonic(), progress.timesteps
+        self._recent, self._begun, self._begun_at = recent, time.monotonic(), progress.clock
 
     def _between_rows(self, progress: Progress) -> dict[str, float]:
         """Return what is known without a row."""
         seconds = max(time.monotonic() - self._begun, 1e-9)
-        return self._recent() | {"time/fps": (progress.timesteps - self._begun_at) / seconds}
+        return self._recent() | {"time/fps": (progress.clock - self._begun_at) / seconds}
+
+    def on_update(self, progress: Progress, result: UpdateResult) -> None:
+        """Show the progress of a run that collects nothing."""
+        if progress.counts_updates:
+            self.on_collect(progress)
 
     def notice(self, text: str) -> None:
         """Something to know before the run."""
 
-    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+    def log(self, metrics: dict[str, float], clock: int) -> None:
         """A new row."""
 
     def close(self) -> None:
@@ -63,13 +68,13 @@ class PlainConsole(Console):
         self.stream = stream or sys.stdout
         self.seconds_between_lines = seconds_between_lines
         self._last_line = 0.0
-        self._total = 0
+        self._total, self._unit = 0, "steps"
         self._no_room = False
 
     def start(self, progress: Progress, recent: Callable[[], dict[str, float]] = dict) -> None:
         """Remember the budget."""
         super().start(progress, recent)
-        self._total = progress.total_timesteps
+        self._total, self._unit = progress.total, progress.unit
         self._last_line = time.monotonic()
 
     def notice(self, text: str) -> None:
@@ -79,22 +84,22 @@ class PlainConsole(Console):
     def on_collect(self, progress: Progress) -> None:
         """Print what is known, if no row has come for long."""
         if self._is_due() and not progress.done:  # an end has its own row
-            self._line(self._between_rows(progress), progress.timesteps)
+            self._line(self._between_rows(progress), progress.clock)
 
-    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+    def log(self, metrics: dict[str, float], clock: int) -> None:
         """Print the row if it is due."""
         if "eval/mean_reward" in metrics or self._is_due():
-            self._line(metrics, timesteps)
+            self._line(metrics, clock)
 
     def _is_due(self) -> bool:
         return time.monotonic() >= self._last_line + self.seconds_between_lines
 
-    def _line(self, metrics: dict[str, float], timesteps: int) -> None:
+    def _line(self, metrics: dict[str, float], clock: int) -> None:
         self._last_line = time.monotonic()
         rate = metrics.get("time/fps", 0.0)
-        parts = [f"{timesteps:>9,} / {self._total:,} steps", f"{rate:,.0f}/s"]
+        parts = [f"{clock:>9,} / {self._total:,} {self._unit}", f"{rate:,.0f}/s"]
         if rate > 0:
-            parts.append(f"{duration(max(self._total - timesteps, 0) / rate)} left")
+            parts.append(f"{duration(max(self._total - clock, 0) / rate)} left")
         if "rollout/ep_rew_mean" in metrics:
             parts.append(f"return {metrics['rollout/ep_rew_mean']:.1f}")
         if "eval/mean_reward" in metrics:
@@ -129,7 +134,7 @@ class RichConsole(Console):
         from rich.progress import Progress as Bar
 
         self._bar = Bar(
-            TextColumn("training"), BarColumn(bar_width=30), MofNCompleteColumn(), TextColumn("steps"),
+            TextColumn("training"), BarColumn(bar_width=30), MofNCompleteColumn(), TextColumn("{task.fields[unit]}"),
             TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
         )  # fmt: skip
         self._live = Live(self._render({}), refresh_per_second=8)
@@ -141,8 +146,8 @@ class RichConsole(Console):
         """Show the bar."""
         super().start(progress, recent)
         if self._task is None:  # a restart goes on with the same bar
-            self._task = self._bar.add_task("training", total=progress.total_timesteps)
-        self._bar.update(self._task, completed=progress.timesteps)
+            self._task = self._bar.add_task("training", total=progress.total, unit=progress.unit)
+        self._bar.update(self._task, completed=progress.clock)
         self._live.start()
 
     def notice(self, text: str) -> None:
@@ -151,11 +156,11 @@ class RichConsole(Console):
 
     def on_collect(self, progress: Progress) -> None:
         """Move the bar, and renew the table once per second."""
-        self._bar.update(self._task, completed=min(progress.timesteps, progress.total_timesteps))
+        self._bar.update(self._task, completed=min(progress.clock, progress.total))
         if time.monotonic() >= self._shown + 1.0:
-            self.log(self._between_rows(progress), progress.timesteps)
+            self.log(self._between_rows(progress), progress.clock)
 
-    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+    def log(self, metrics: dict[str, float], clock: int) -> None:
         """Renew the table; values of earlier rows stay until replaced."""
         self._shown = time.monotonic()
         self._metrics |= metrics

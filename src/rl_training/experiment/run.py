@@ -254,11 +254,11 @@ class Run:
             culprit = error.filename2 or error.filename or self.run_dir
             raise UserError(f"{culprit} cannot be written: {error.strerror}") from error
 
-    def log(self, metrics: dict[str, float], timesteps: int) -> None:
+    def log(self, metrics: dict[str, float], clock: int) -> None:
         """Write one row, with what checkpoints have cost so far, to the metric files and the console."""
         assert self.files is not None
-        self.files.log(metrics | self.snapshots.cost, timesteps)
-        self.console.log(metrics, timesteps)
+        self.files.log(metrics | self.snapshots.cost, clock)
+        self.console.log(metrics, clock)
 
     def save(self, progress: Progress, *, evaluation: dict[str, Any] | None, best: bool) -> None:
         """Write everything down, after the rows that belong to it."""
@@ -286,7 +286,7 @@ class Run:
     def _paused_at_once(self, reason: str, checkpoint: Checkpoint | None) -> TrainResult:
         """Record a pause before the first step: what is on disk is where the run will go on."""
         own = checkpoint if self._is_own(checkpoint) else None
-        steps = own.progress.timesteps if own is not None else 0
+        steps = own.progress.clock if own is not None else 0
         self.snapshots.last = own.path if own is not None else None
         self.metadata.finish("paused", stop_reason=reason)
         where = self.snapshots.last or self.snapshots.checkpoints
@@ -296,7 +296,7 @@ class Run:
         trainer, config = self.trainer, self.config
         plot_learning_curve(self.run_dir, f"{config.algo} on {config.env_id}, seed {config.seed}")
         evaluation = trainer.last_evaluation or {}
-        metrics = {"global_step": progress.timesteps, "updates": progress.updates} | {
+        metrics = {"global_step": progress.clock, "updates": progress.updates} | {
             f"eval/{name}": value for name, value in columns_of(evaluation).items()
         }
         reason = trainer.pause_reason if trainer.paused else trainer.stop_reason

@@ -177,7 +177,7 @@ def resume(
                 engine.spec, start, own=checkpoint is not None, fall_back_in=home, notice=console.notice
             )
             metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments), record)
-            metadata.resumed(previous, start.progress.timesteps if start else 0)
+            metadata.resumed(previous, start.progress.clock if start else 0)
             return run.execute(run_dir, metadata, engine, start)
 
 
@@ -268,12 +268,16 @@ def _end_of(
     run_dir: Path, checkpoint: Checkpoint, config: TrainConfig, previous: dict[str, Any], *, extended: bool
 ) -> str | None:
     """Return why there is nothing to go on with, if so."""
-    done, total, status = checkpoint.progress.timesteps, config.total_timesteps, previous.get("status")
+    progress, status = (
+        replace(checkpoint.progress, total_timesteps=config.total_timesteps),
+        previous.get("status"),
+    )
+    done, total, unit = progress.clock, progress.total, progress.unit
     # a run killed in its last second still lacks its end, whatever its checkpoint says
     if done >= total and status in ("finished", "stopped"):
-        return f"{run_dir} is finished ({done:,} of {total:,} steps); extend it with --total-timesteps N"
+        return f"{run_dir} is finished ({done:,} of {total:,} {unit}); extend it with --total-timesteps N"
     if extended and total < done:
-        return f"{run_dir} has made {done:,} steps already; give --total-timesteps {done} or more"
+        return f"{run_dir} has made {done:,} {unit} already; give --total-timesteps {done} or more"
     # the checkpoint knows of an extension that the metadata has not heard of yet
     reason = checkpoint.state.get("trainer", {}).get("stop_reason", previous.get("stop_reason"))
     if status == "stopped" and reason is not None and not extended:

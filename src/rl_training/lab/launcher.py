@@ -21,7 +21,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment.checkpoints.locking import RunLock, is_held
 from rl_training.experiment.files import write_text
-from rl_training.experiment.logs.rows import STEP, is_evaluation, is_metrics_row, last_row
+from rl_training.experiment.logs.rows import clock_of, is_evaluation, is_metrics_row, last_row
 from rl_training.lab.jobs import (
     Board,
     Job,
@@ -263,7 +263,7 @@ def steps_of(run_dir: Path) -> tuple[int, float | None]:
     """Return how many steps a run has logged, and the mean return of its latest evaluation."""
     evaluation = last_row(run_dir / "evaluations.jsonl", is_evaluation)
     row = last_row(run_dir / "metrics.jsonl", is_metrics_row)
-    return int(row.get(STEP, 0)), evaluation.get("mean_reward")
+    return int(clock_of(row) or 0), evaluation.get("mean_reward")
 
 
 def failure_text(code: int, errors: Path) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from rl_training.core.errors import UserError
 from rl_training.experiment.files import read_json, write_json
-from rl_training.experiment.logs.rows import ELAPSED, STEP, is_metrics_row, read_rows
+from rl_training.experiment.logs.rows import ELAPSED, clock_of, is_metrics_row, read_rows
 from rl_training.experiment.records.read import DONE, RunRecord
 from rl_training.experiment.records.scores import score_of
 
@@ -89,7 +89,7 @@ def scored_run(run: RunRecord, *, name: str | None = None, task: str | None = No
     if run.algo is None or run.env_id is None or run.seed is None or run.num_damaged:
         problem = run.problem or "metadata.json does not tell algo, env_id and seed"
         raise UserError(f"the files of {run.path} are damaged: {problem}; train it again to score it")
-    steps = [int(row["timesteps"]) for row in run.evaluations]
+    steps = [int(clock_of(row)) for row in run.evaluations]
     points = [
         EvaluationPoint(step, float(row["mean_reward"]), seconds)
         for step, row, seconds in zip(steps, run.evaluations, _seconds(run.path, steps), strict=True)
@@ -109,7 +109,7 @@ def _seconds(run_dir: Path, steps: Sequence[int]) -> list[float | None]:
     ]
     if not rows:
         return [None] * len(steps)
-    logged, elapsed = [row[STEP] for row in rows], [row[ELAPSED] for row in rows]
+    logged, elapsed = [clock_of(row) for row in rows], [row[ELAPSED] for row in rows]
     # until the first row a run is as fast as up to it; after the last one nothing is known
     found = np.interp(steps, [0, *logged], [0.0, *elapsed])
     return [

@@ -179,38 +179,39 @@ class TellOfNoSuccess(Callback):
 
 
 class SaveEvery(Callback):
-    """Saves the agent every so many environment steps, as `step_<N>` in `folder`; by default `agents` in the run's own.
+    """Saves the agent every `timesteps` steps as `step_<N>` in `folder`, by default `agents` in the run's folder.
 
-    These are for keeping: the run's checkpoints, which it resumes from, are made and cleared away without it.
+    A run that collects nothing counts updates. The saved agents are kept; the checkpoints that the run resumes from are
+    written and removed independently.
     """
 
     def __init__(self, timesteps: int, folder: str | PathLike[str] | None = None) -> None:
         if timesteps < 1:
             raise ValueError(f"timesteps is {timesteps}; use 1 or more")
-        self.timesteps, self.folder = timesteps, folder
+        self.every, self.folder = timesteps, folder
 
     def on_start(self, context: TrainingContext) -> None:
-        """Nothing is saved of what the run begins with."""
+        """Count from where the run begins; the agent it begins with is not saved."""
         self._agent = context.agent
         self._folder = Path(self.folder) if self.folder is not None else context.run_dir / "agents"
-        self._saved = context.start.timesteps // self.timesteps
+        self._saved = context.start.clock // self.every
 
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
         """Save once per crossed multiple."""
-        if progress.timesteps // self.timesteps > self._saved:
-            self._saved = progress.timesteps // self.timesteps
-            self._agent.save(self._folder / f"step_{progress.timesteps}")
+        if progress.clock // self.every > self._saved:
+            self._saved = progress.clock // self.every
+            self._agent.save(self._folder / f"step_{progress.clock}")
 
 
 class OnEvaluation(Callback):
-    """Calls a function with the timesteps so far and the summary of each evaluation."""
+    """Calls a function with the clock (timesteps, or updates if the run collects nothing) and each evaluation."""
 
     def __init__(self, function: Callable[[int, dict[str, Any]], object]) -> None:
         self.function = function
 
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
         """Call it."""
-        self.function(progress.timesteps, summary)
+        self.function(progress.clock, summary)
 
 
 class TimeLimit(Callback):

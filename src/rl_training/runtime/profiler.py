@@ -89,11 +89,11 @@ class Profiler(Callback):
 
     def on_start(self, context: TrainingContext) -> None:
         """Note where the run begins."""
-        self._first_step = context.start.timesteps
+        self._first_step = context.start.clock
 
     def on_end(self, progress: Progress) -> None:
         """Stop the clock."""
-        self._ended, self._timesteps = time.perf_counter(), progress.timesteps - self._first_step
+        self._ended, self._timesteps = time.perf_counter(), progress.clock - self._first_step
 
     def report(self) -> dict[str, Any]:
         """Return all seconds, the steps, and seconds and calls by section."""

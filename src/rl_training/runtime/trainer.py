@@ -24,29 +24,29 @@ def columns_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Trigger:
-    """Is due once per crossed multiple of `every` timesteps, however large the steps; never if `every` is 0."""
+    """Is due once per crossed multiple of `every` on the run's clock; never if `every` is 0."""
 
     def __init__(self, every: int) -> None:
         self.every = every
         self.fired = 0
 
-    def pending(self, timesteps: int) -> bool:
+    def pending(self, clock: int) -> bool:
         """Tell whether a multiple was crossed since the last time it was due."""
-        return self._crossed(timesteps) > self.fired
+        return self._crossed(clock) > self.fired
 
-    def due(self, timesteps: int) -> bool:
+    def due(self, clock: int) -> bool:
         """Tell the same, and count it as done."""
-        pending = self.pending(timesteps)
-        self.fired = max(self.fired, self._crossed(timesteps))
+        pending = self.pending(clock)
+        self.fired = max(self.fired, self._crossed(clock))
         return pending
 
-    def _crossed(self, timesteps: int) -> int:
-        return timesteps // self.every if self.every else 0
+    def _crossed(self, clock: int) -> int:
+        return clock // self.every if self.every else 0
 
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often the jobs run, in timesteps; 0 is only at the end."""
+    """How often the jobs run, by the run's clock; 0 means only at the end."""
 
     log: int
     evaluate: int
@@ -92,7 +92,7 @@ class Trainer:
         self._ended_at = -1
         self._resumed = False
         self._elapsed_before = 0.0
-        self._started, self._started_timesteps = time.monotonic(), 0
+        self._started, self._started_at = time.monotonic(), 0
 
     def begin(self, context: TrainingContext) -> None:
         """Tell the callbacks what they belong to; one that stops the run here leaves it its last evaluation."""
@@ -104,10 +104,10 @@ class Trainer:
     def fit(self, progress: Progress) -> Progress:
         """Train from `progress` until the budget is used up or a callback stops the run."""
         self.progress = progress
-        self._started, self._started_timesteps = time.monotonic(), progress.timesteps
+        self._started, self._started_at = time.monotonic(), progress.clock
         if not self._resumed:  # one that begins with another run's agent owes nothing for its past
             for trigger in (self._log_due, self._evaluate_due, self._checkpoint_due):
-                trigger.due(progress.timesteps)
+                trigger.due(progress.clock)
         self._run_due_jobs()  # what an interruption left undone
         while not self.progress.done and self.stop_reason is None and self.pause_reason is None:
             if self.sampler is not None:
@@ -138,14 +138,14 @@ class Trainer:
     @property
     def paused(self) -> bool:
         """There is something left for a resumed run to do."""
-        return self.pause_reason is not None and self._ended_at != self.progress.timesteps
+        return self.pause_reason is not None and self._ended_at != self.progress.clock
 
     def log(self, name: str, value: float) -> None:
         """Put a number of a callback's own into the next row; of several numbers the mean."""
         self.own_metrics.add({name: torch.tensor(float(value), dtype=torch.float64)})
 
     def _run_due_jobs(self) -> None:
-        now = self.progress.timesteps
+        now = self.progress.clock
         times = self._times()  # before jobs that take long: steps per second are of training
         last = self._ending and self._ended_at != now
         checkpoint_due = self._checkpoint_due.due(now) or last
@@ -185,37 +185,37 @@ class Trainer:
         if name is not None:
             value = float(result.metrics[name])
             raise RunFault(
-                f"{name} is {value} in update {progress.updates}, after {progress.timesteps:,} steps; a smaller "
+                f"{name} is {value} in update {progress.updates}, after {progress.clock:,} {progress.unit}; a smaller "
                 "learning_rate or normalised observations and rewards may help"
             )
 
     def _times(self) -> dict[str, float]:
         progress, elapsed = self.progress, time.monotonic() - self._started
-        return {
-            "time/total_timesteps": float(progress.timesteps),
+        collected = {} if progress.counts_updates else {"time/total_timesteps": float(progress.timesteps)}
+        return collected | {
             "time/iterations": float(progress.updates),
             "time/episodes": float(self.episodes.total),
             "time/time_elapsed": self._elapsed_before + elapsed,
-            "time/fps": (progress.timesteps - self._started_timesteps) / max(elapsed, 1e-9),
+            "time/fps": (progress.clock - self._started_at) / max(elapsed, 1e-9),
         }
 
     def _row(self) -> dict[str, float]:
         row = self.episodes.means() | self.metrics.drain()
-        if self.last_evaluation is not None and self._evaluated_at == self.progress.timesteps:
+        if self.last_evaluation is not None and self._evaluated_at == self.progress.clock:
             row |= {f"eval/{name}": value for name, value in columns_of(self.last_evaluation).items()}
         return row | self.own_metrics.drain()
 
     def _evaluate(self) -> bool:
         """Evaluate, and tell whether it is a new best."""
         summary = self.evaluate().summary()
-        self.last_evaluation, self._evaluated_at = summary, self.progress.timesteps
-        self._evaluate_due.due(self.progress.timesteps)
+        self.last_evaluation, self._evaluated_at = summary, self.progress.clock
+        self._evaluate_due.due(self.progress.clock)
         improved = self.best.improved(summary)
         self._notify("on_evaluate", self.progress, summary)
         return improved
 
     def _checkpoint(self, improved: bool = False) -> None:
-        evaluation = self.last_evaluation if self._evaluated_at == self.progress.timesteps else None
+        evaluation = self.last_evaluation if self._evaluated_at == self.progress.clock else None
         self.save_checkpoint(self.progress, evaluation=evaluation, best=improved)
 
     def _notify(self, event: str, *arguments: Any) -> None:

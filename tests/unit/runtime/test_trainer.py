@@ -30,12 +30,6 @@ class Fakes:
         self.events.append(("collect", progress.timesteps))
         return Collected(num_steps, [])
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"sampled": "a few"}
-
-    def load_state_dict(self, state: dict[str, Any], *, lost: Any = ()) -> None:
-        self.restored = (state, list(lost))
-
     def batches(self, progress: Progress) -> Iterator[int]:
         yield from range(self.num_batches)
 

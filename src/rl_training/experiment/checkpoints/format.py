@@ -101,7 +101,7 @@ def _write_content(
         "format_version": FORMAT_VERSION,
         "rl_training_version": __version__,
         "config": config.to_dict(),
-        "progress": {"timesteps": progress.timesteps, "updates": progress.updates},
+        "progress": _counts(progress),
         "facts": dict(facts),
         "files": files,
         "state": plain,
@@ -110,6 +110,12 @@ def _write_content(
     signature = sign_text(digest) if signs else None
     seal = {"sha256": digest} | ({"signature": signature} if signature is not None else {})
     return size + write_json(folder / "manifest.json", manifest | seal)
+
+
+def _counts(progress: Progress) -> dict[str, int]:
+    """Return the counts of a manifest; a budget of updates is among them, because the config has none."""
+    counts = {"timesteps": progress.timesteps, "updates": progress.updates}
+    return counts if progress.total_updates is None else counts | {"total_updates": progress.total_updates}
 
 
 def manifest_hash(manifest: Mapping[str, Any]) -> str:
@@ -125,7 +131,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     with _fitting(f"checkpoint {path}: manifest.json"):
         config = config_from_dict(manifest["config"], str(path / "manifest.json"))
         counts = manifest["progress"]
-        progress = Progress(int(counts["timesteps"]), int(counts["updates"]), config.total_timesteps)
+        budget = {"total_updates": int(counts["total_updates"])} if "total_updates" in counts else {}
+        progress = Progress(
+            int(counts["timesteps"]), int(counts["updates"]), config.total_timesteps, **budget
+        )
         if progress.timesteps < 0 or progress.updates < 0:
             raise ValueError("progress is negative")
         tensors = {}

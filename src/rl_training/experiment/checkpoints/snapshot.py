@@ -60,7 +60,7 @@ class Snapshots:
         `log_positions` tells how long the metric files are, after making sure that they are on disk.
         """
         started, written = time.monotonic(), self.replay.bytes_written
-        name = f"step_{progress.timesteps}"
+        name = f"step_{progress.clock}"
         if best:
             self.best = name
         state: dict[str, State] = checked_state(self.learner, f"checkpoint {name} was not written") | {

@@ -49,7 +49,7 @@ class Learned:
         manifest = read_json(checkpoint.path / "manifest.json")
         record = {
             "path": str(checkpoint.path.resolve()),
-            "timesteps": checkpoint.progress.timesteps,
+            "timesteps": checkpoint.progress.clock,
             "config_fingerprint": checkpoint.config.fingerprint(),
             "sha256": manifest["sha256"] if isinstance(manifest, dict) else None,
         }

@@ -8,7 +8,13 @@ from typing import Any
 from rl_training.core.errors import UserError
 from rl_training.experiment.files import write_bytes
 from rl_training.experiment.logs.drawing import as_png, new_figure, silent_drawing, warn_not_drawn
-from rl_training.experiment.logs.rows import STEP, is_evaluation, is_metrics_row, read_rows
+from rl_training.experiment.logs.rows import (
+    clock_of,
+    counts_updates,
+    is_evaluation,
+    is_metrics_row,
+    read_rows,
+)
 
 
 def plot_learning_curve(run_dir: Path, title: str) -> Path | None:
@@ -64,13 +70,14 @@ def _draw(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: 
 def _figure(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: str) -> Any:
     figure = new_figure(7, 4)
     axes = figure.add_subplot()
+    xlabel = "updates" if counts_updates([*rows, *evaluations][0]) else "environment steps"
     if rows:
         axes.plot(
-            [row[STEP] for row in rows], [row["rollout/ep_rew_mean"] for row in rows],
+            [clock_of(row) for row in rows], [row["rollout/ep_rew_mean"] for row in rows],
             color="tab:gray", label="training, mean of last 100 episodes",
         )  # fmt: skip
     if evaluations:
-        steps = [row["timesteps"] for row in evaluations]
+        steps = [clock_of(row) for row in evaluations]
         for step, row in zip(steps, evaluations, strict=True):
             axes.plot([step] * len(row["returns"]), row["returns"], ".", color="tab:blue", alpha=0.25, ms=4)
         axes.plot(
@@ -79,7 +86,7 @@ def _figure(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title
             color="tab:blue",
             label="evaluation, mean (dots: episodes)",
         )
-    axes.set(xlabel="environment steps", ylabel="return", title=title)
+    axes.set(xlabel=xlabel, ylabel="return", title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize=8)
     figure.tight_layout()

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-STEP = "time/total_timesteps"
+CLOCKS = ("time/total_timesteps", "timesteps", "time/iterations", "updates")
+"""Where a row has its clock, first to last: a run that collects nothing has no timesteps and counts updates."""
 ELAPSED = "time/time_elapsed"
 TAIL = 1 << 16
 """Bytes at the end of a file in which its last row is looked for: more than any row takes."""
@@ -81,9 +82,19 @@ def as_count(value: Any) -> int | None:
     return int(value) if is_number(value) and 0 <= value < 2**64 else None
 
 
+def clock_of(row: dict[str, Any]) -> Any:
+    """Return the timesteps or updates of a row of `metrics.jsonl` or `evaluations.jsonl`, None if it has neither."""
+    return next((row[name] for name in CLOCKS if name in row), None)
+
+
+def counts_updates(row: dict[str, Any]) -> bool:
+    """Return whether a row counts updates, because nothing was collected."""
+    return not any(name in row for name in CLOCKS[:2])
+
+
 def is_metrics_row(row: dict[str, Any]) -> bool:
     """Return whether a row of `metrics.jsonl` can have been written by us."""
-    return is_number(row.get(STEP)) and all(
+    return is_number(clock_of(row)) and all(
         name.isprintable() and (value is None or is_number(value)) for name, value in row.items()
     )
 
@@ -92,7 +103,7 @@ def is_evaluation(row: dict[str, Any]) -> bool:
     """Return whether a row of `evaluations.jsonl` can have been written by us."""
     returns = row.get("returns")
     return (
-        is_number(row.get("timesteps"))
+        is_number(clock_of(row))
         and is_number(row.get("mean_reward"))
         and isinstance(returns, list)
         and set(map(type, returns)) <= {int, float}  # is_number of each, for thousands of runs

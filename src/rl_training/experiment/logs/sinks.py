@@ -182,12 +182,13 @@ class EvaluationLog(Callback):
 
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
         """Append one line."""
+        unit = "updates" if progress.counts_updates else "timesteps"
         try:
             with self.path.open(
                 "r+", encoding="utf-8"
             ) as file:  # not "a", which would hide that it was deleted
                 file.seek(0, os.SEEK_END)
-                file.write(json.dumps({"timesteps": progress.timesteps, **summary}) + "\n")
+                file.write(json.dumps({unit: progress.clock, **summary}) + "\n")
         except OSError as error:
             raise disk_fault(error, self.path.name, self.path.parent) from error
 

@@ -21,8 +21,8 @@ from rl_training.core.errors import UserError, printable, readable
 from rl_training.experiment.checkpoints.locking import is_held
 from rl_training.experiment.files import read_json, read_plain
 from rl_training.experiment.logs.rows import (
-    STEP,
     as_count,
+    clock_of,
     is_evaluation,
     is_metrics_row,
     last_row,
@@ -259,13 +259,13 @@ def _timesteps(path: Path, files: set[str], metadata: dict[str, Any]) -> int | N
     metrics = metadata.get("metrics")
     steps = metrics.get("global_step") if isinstance(metrics, dict) else None
     if steps is None and "metrics.jsonl" in files:
-        steps = last_row(path / "metrics.jsonl", is_metrics_row).get(STEP, 0)
+        steps = clock_of(last_row(path / "metrics.jsonl", is_metrics_row)) or 0
     return as_count(steps)
 
 
 def _is_finite_evaluation(row: dict[str, Any]) -> bool:
     # whole numbers in a file may be larger than any float
-    return is_evaluation(row) and abs(row["mean_reward"]) < 1e300 and 0 <= row["timesteps"] < 2**64
+    return is_evaluation(row) and abs(row["mean_reward"]) < 1e300 and 0 <= clock_of(row) < 2**64
 
 
 def _time(text: object) -> datetime | None:
