@@ -19,7 +19,7 @@ from rl_training.algorithms.on_policy import (
 from rl_training.algorithms.optimizers import FlatRMSprop
 from rl_training.config.schedules import Schedule
 from rl_training.core.spaces.layout import ANY_ACTION
-from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
+from rl_training.core.types import Numbers, Progress, StepMetrics, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.models.fast.backend import Backend
 from rl_training.policies.actor_critic import ActorCriticPolicy
@@ -72,7 +72,7 @@ def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef
 
 def a2c_gradient(
     minibatch: Mapping[str, Numbers], *, ent_coef: float, vf_coef: float, backend: Backend
-) -> tuple[Measured, Numbers, Numbers | None, Numbers]:
+) -> tuple[StepMetrics, Numbers, Numbers | None, Numbers]:
     """Return what `a2c_loss` returns, and its gradients with respect to `logprobs`, `entropy` and `new_values`."""
     share = row_weights(minibatch["returns"], minibatch.get("valid"), backend)
     by_logprobs = minibatch["advantages"] * -share

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.optimizers import FlatOptimizer
-from rl_training.core.types import Measured, Numbers
+from rl_training.core.types import Numbers, StepMetrics
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.models.autograd_network import AutogradNetwork, Backprop
-from rl_training.models.encoded_network import reader
+from rl_training.models.encoded_network import layers_after_encoder
 from rl_training.models.fast.backend import Backend, TorchBackend, fast_backend
 from rl_training.models.fast.heads import action_evaluator
 from rl_training.models.fast.networks import (
@@ -25,7 +25,7 @@ from rl_training.policies.actor_critic import ActorCriticPolicy
 
 Loss: TypeAlias = Callable[..., dict[str, Tensor]]
 """(columns of a minibatch, settings by keyword) -> `loss` and its parts, as 0-d tensors."""
-LossGradient: TypeAlias = Callable[..., tuple[Measured, Numbers, Numbers | None, Numbers]]
+LossGradient: TypeAlias = Callable[..., tuple[StepMetrics, Numbers, Numbers | None, Numbers]]
 """The same with the gradients of `loss` with respect to `logprobs`, `entropy` (None if it has none) and `new_values`.
 Called with the backend of the columns as well."""
 
@@ -62,7 +62,7 @@ class ActorCriticObjective:
     ) -> tuple[Backprop, str]:
         """Return the network with its backward pass, and the name of the way."""
         gradient_of = optimizer.gradient_of
-        layers, read = reader(policy.network), policy.encoded
+        layers, read = layers_after_encoder(policy.network), policy.encoded
         known: ExplicitRecurrent | ExplicitActorCritic | None = explicit_recurrent(layers, gradient_of, fast)
         if known is None:
             layers, read = policy.last_layers, policy.features
@@ -72,7 +72,7 @@ class ActorCriticObjective:
         if layers is policy.network:
             return known, "explicit"
         encoders = None
-        if layers is reader(policy.network):
+        if layers is layers_after_encoder(policy.network):
             encoders = explicit_features(policy.network, gradient_of, fast)
         if encoders is not None:
             return ExplicitReader(encoders, known, fast), "explicit"
@@ -82,7 +82,7 @@ class ActorCriticObjective:
             AutogradNetwork(read, below, gradient_of), known, fast
         ), "explicit after autograd"
 
-    def forward(self, rows: RolloutBatch, **settings: Any) -> tuple[Measured, tuple[Numbers, ...]]:
+    def forward(self, rows: RolloutBatch, **settings: Any) -> tuple[StepMetrics, tuple[Numbers, ...]]:
         """Return the parts of the loss for a minibatch, and the gradients that `backward` takes."""
         params, values = self.network.forward(rows)
         differentiate = self._gradients_by_hand if self.by_hand else self._gradients_by_autograd
@@ -90,7 +90,7 @@ class ActorCriticObjective:
 
     def _gradients_by_hand(
         self, params: Numbers, values: Numbers, rows: RolloutBatch, settings: Mapping[str, Any]
-    ) -> tuple[Measured, tuple[Numbers, ...]]:
+    ) -> tuple[StepMetrics, tuple[Numbers, ...]]:
         """Return what `gradient` computes for the network's outputs."""
         assert self._evaluate is not None, "by_hand is false without it"
         params = self.policy.head.masked(params, rows.action_masks, self.backend.xp)
@@ -102,7 +102,7 @@ class ActorCriticObjective:
 
     def _gradients_by_autograd(
         self, params: Tensor, values: Tensor, rows: RolloutBatch, settings: Mapping[str, Any]
-    ) -> tuple[Measured, tuple[Numbers, ...]]:
+    ) -> tuple[StepMetrics, tuple[Numbers, ...]]:
         """Return what `loss` computes for the network's outputs, and its gradients."""
         outputs = [params.requires_grad_(), values.requires_grad_()]
         logprobs, entropy = self.policy.log_prob_entropy(params, rows.actions, rows.action_masks)

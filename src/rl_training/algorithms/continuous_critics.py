@@ -15,7 +15,7 @@ from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.core.spaces.layout import float_dtype
 from rl_training.core.types import Numbers
 from rl_training.models.autograd_network import AutogradCritics, AutogradNetwork
-from rl_training.models.encoded_network import Encoded, reader
+from rl_training.models.encoded_network import Encoded, layers_after_encoder
 from rl_training.models.ensemble import EnsembleMLP
 from rl_training.models.fast.backend import TorchBackend, fast_backend
 from rl_training.models.fast.networks import (
@@ -74,19 +74,19 @@ class ContinuousLearner(OffPolicyLearner):
         self.critics = build_critics(config, actor.policy, generator)
         encoded = actor.policy.encoding.encoder is not None
         shared = encoded and actor.policy.encoding.shared
-        self.actor_layers = reader(actor.policy.network) if shared else actor.policy.network
-        beside = actor.policy.learned_beside
+        self.actor_layers = layers_after_encoder(actor.policy.network) if shared else actor.policy.network
+        beside = actor.policy.head_parameters
         self.actor_optimizer = FlatAdam([*self.actor_layers.parameters(), *beside], eps=1e-8)
         places = [self.actor_optimizer.gradient_of(parameter) for parameter in beside]
         self._beside: list[Tensor] = [place for place in places if place is not None]
         self.critic_optimizer = FlatAdam(self.critics.parameters(), eps=1e-8)
         self.target_critics = TargetNetwork(self.critics, self.critic_optimizer.flat)
         self._build_runs(actor.policy.network)
-        self.moded = (actor.policy.network, self.critics) if encoded else ()
+        self.networks_with_modes = (actor.policy.network, self.critics) if encoded else ()
         self.owners = {
             **self.owners,
             # a shared encoder is saved with the model
-            "critics/online": reader(self.critics) if shared else self.critics,
+            "critics/online": layers_after_encoder(self.critics) if shared else self.critics,
             "critics/target": self.target_critics,
             "optimizer/actor": self.actor_optimizer,
             "optimizer/critics": self.critic_optimizer,
@@ -109,7 +109,7 @@ class ContinuousLearner(OffPolicyLearner):
             self.critics_run = AutogradCritics(self.critics, self.critics.parameters(), by_critics)
             self.target_run = self.target_critics.network
 
-    def back_to_actor(self, by_outputs: Numbers, *by_beside: Numbers) -> None:
+    def backward_actor(self, by_outputs: Numbers, *by_beside: Numbers) -> None:
         """Write the gradients of the actor: for that of its network's outputs, and of what is learned beside it."""
         self.actor_run.backward(by_outputs)
         for place, gradient in zip(self._beside, by_beside, strict=True):

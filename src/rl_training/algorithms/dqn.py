@@ -15,7 +15,7 @@ from rl_training.algorithms.q_objective import QObjective
 from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.state import Counter
-from rl_training.core.types import Measured, Numbers, Progress
+from rl_training.core.types import Numbers, Progress, StepMetrics
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.policies.explorers import EpsilonGreedyExplorer
@@ -141,7 +141,7 @@ class DQNLearner(OffPolicyLearner):
         self.noise_rng = noise_rng
         self.target_updates = Counter()
         by_hand = self.update_path != "autograd"
-        self.moded = () if actor.policy.encoding.encoder is None or by_hand else (network,)
+        self.networks_with_modes = () if actor.policy.encoding.encoder is None or by_hand else (network,)
         self.owners = {
             **self.owners,
             "target": self.target,
@@ -163,7 +163,7 @@ class DQNLearner(OffPolicyLearner):
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
-    ) -> tuple[Measured, Numbers | None]:
+    ) -> tuple[StepMetrics, Numbers | None]:
         """Loss, backward, clipping, optimizer; then the target, if updates say when."""
         # noise of its own for each of the three passes through a noisy network
         noises = [self.policy.draw_noise(self.noise_rng, self.device) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What every learner shares: state that follows from its owners, and a training mode that lasts while it learns."""
+"""The base of all learners: state that is saved and restored, training mode, and metrics."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 from rl_training.core.errors import UserError
 from rl_training.core.state import Owners, gather, learned, not_finite, scatter
-from rl_training.core.types import Measured, Metrics, Numbers, State
+from rl_training.core.types import Metrics, Numbers, State, StepMetrics
 from rl_training.models.encoders import encoder_name
 from rl_training.models.encoders.checking import learns_from_one_row
 from rl_training.policies.base import NetworkPolicy
 
 
 class BaseLearner:
-    """Declares once what it owns; saving, restoring and the check for finite numbers follow from that."""
+    """A learner declares its `owners`; saving, restoring and the check for finite numbers follow from them."""
 
     owners: Owners
-    """By name; the first part of a name is the file it is saved in, and `model` is all that acting needs."""
+    """State by name. The first part of a name is the file it is saved in; `model` is everything that acting needs."""
     update_path = "autograd"
-    """How gradients are found: `explicit` where networks know their own backward, which is faster."""
-    moded: tuple[nn.Module, ...] = ()
-    """Networks with layers that may behave otherwise while learning, such as dropout: those with an encoder."""
+    """How gradients are computed: `explicit` where `models.fast` knows the networks, which is faster."""
+    networks_with_modes: tuple[nn.Module, ...] = ()
+    """Networks that may have layers with a training mode, such as dropout: those with an encoder."""
 
     def state_dict(self) -> dict[str, State]:
         """Return everything that later updates depend on, as live tensors."""
@@ -39,7 +39,7 @@ class BaseLearner:
         return gather(learned(self.owners))
 
     def load_learned(self, state: Mapping[str, State]) -> None:
-        """Take over networks and weights in place, and nothing else."""
+        """Copy networks and weights into this learner, and nothing else."""
         scatter(learned(self.owners), state)
 
     def not_finite(self, state: Mapping[str, State]) -> str | None:
@@ -48,23 +48,21 @@ class BaseLearner:
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
-        """Let networks be in training mode, but not the frozen parts; acting and evaluating see them out of it."""
-        for network in self.moded:
+        """Set networks to training mode during an update, except frozen parts; acting and evaluation use eval mode."""
+        for network in self.networks_with_modes:
             network.train()
             for module in frozen_modules(network):
                 module.eval()
         try:
-            with np.errstate(
-                all="ignore"
-            ):  # what is not finite shows in the loss, and ends the run in a sentence
+            with np.errstate(all="ignore"):  # the run checks its metrics and raises a clear error itself
                 yield
         finally:
-            for network in self.moded:
+            for network in self.networks_with_modes:
                 network.eval()
 
 
 def frozen_modules(network: nn.Module) -> list[nn.Module]:
-    """Return the parts that have parameters, none of which is trained: their statistics stay as they are, too."""
+    """Return the modules that have only frozen parameters; their statistics must not change either."""
     return [
         module
         for module in network.modules()
@@ -73,7 +71,7 @@ def frozen_modules(network: nn.Module) -> list[nn.Module]:
 
 
 def refuse_single_rows(policy: NetworkPolicy, rows: int, remedy: str) -> None:
-    """Refuse to train an encoder with batch statistics on a single row, if the smallest batch, `rows`, is one."""
+    """Raise an error if the smallest batch has one row and the encoder uses batch statistics."""
     encoder = getattr(policy.network, "encoder", None)
     if rows == 1 and encoder is not None and not learns_from_one_row(encoder, policy.inputs):
         name = encoder_name(type(encoder))
@@ -82,24 +80,24 @@ def refuse_single_rows(policy: NetworkPolicy, rows: int, remedy: str) -> None:
         )
 
 
-def as_metrics(history: Sequence[Measured]) -> Metrics:
-    """Return the mean of each number that steps found, as tensors; not every step finds all of them."""
+def as_metrics(history: Sequence[StepMetrics]) -> Metrics:
+    """Return the mean of each metric over the steps that report it, as 0-d tensors."""
     names = dict.fromkeys(name for step in history for name in step)
     found = {name: _mean([step[name] for step in history if name in step]) for name in names}
     plain = {name: number for name, number in found.items() if not isinstance(number, Tensor)}
-    # as tensors all at once, which takes the time of one
+    # one conversion for all takes as long as for one
     numbers = torch.tensor(list(plain.values()), dtype=torch.get_default_dtype()).unbind()
     return found | dict(zip(plain, numbers, strict=True))
 
 
 def _mean(numbers: list[Numbers]) -> Numbers:
-    if isinstance(numbers[0], Tensor):  # one operation, as it may wait for a device
+    if isinstance(numbers[0], Tensor):  # one operation: it may wait for a device
         return torch.stack(numbers).mean()
     return sum(numbers) / len(numbers)
 
 
 def scalar(value: float) -> Tensor:
-    """Return a 0-d tensor, the same for the same number: most settings do not change from update to update."""
+    """Return a 0-d tensor; cached, as most settings do not change from update to update."""
     return _scalar(value, torch.get_default_dtype())
 
 

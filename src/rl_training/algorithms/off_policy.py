@@ -11,7 +11,7 @@ from rl_training.config import AlgorithmConfig
 from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import REPLAY, numpy_generator
 from rl_training.core.spaces.masks import stored_space
-from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
+from rl_training.core.types import Numbers, Progress, StepMetrics, UpdateResult
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.models.fast.backend import Backend
@@ -112,7 +112,7 @@ class OffPolicyLearner(BaseLearner):
     def update(self, batch: Transitions, progress: Progress) -> UpdateResult:
         """Train on rows [K * B] of K batches, one after the other."""
         learning_rate = self.learning_rate(progress)
-        history: list[Measured] = []
+        history: list[StepMetrics] = []
         priorities: list[Numbers | None] = []
         with self.learning():
             rows = self._begin(self.prepared(batch), progress)
@@ -134,7 +134,7 @@ class OffPolicyLearner(BaseLearner):
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
-    ) -> tuple[Measured, Numbers | None]:
+    ) -> tuple[StepMetrics, Numbers | None]:
         """Train on one batch [B]; return metrics, and errors [B] if priorities may follow from them.
 
         `rows` hold the networks' inputs; `updates` is the number of those before it in the run.

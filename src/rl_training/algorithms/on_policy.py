@@ -144,7 +144,7 @@ class OnPolicyLearner(BaseLearner):
         self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
         # layers that know their own backward have no modes
         plain = actor.policy.encoding.encoder is None or self.update_path == "explicit"
-        self.moded = () if plain else (actor.policy.network,)
+        self.networks_with_modes = () if plain else (actor.policy.network,)
         self.owners = {"model": actor.policy, "optimizer": optimizer}
 
     def learning_rate(self, progress: Progress) -> Tensor:

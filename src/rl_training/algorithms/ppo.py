@@ -23,7 +23,7 @@ from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import MINIBATCHES, numpy_generator
 from rl_training.core.spaces.layout import ANY_ACTION
-from rl_training.core.types import Measured, Numbers, Progress, UpdateResult
+from rl_training.core.types import Numbers, Progress, StepMetrics, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.models.fast.backend import Backend
 from rl_training.policies.actor_critic import ActorCriticPolicy
@@ -139,7 +139,7 @@ def ppo_gradient(
     vf_coef: float,
     clip_vloss: bool = False,
     backend: Backend,
-) -> tuple[Measured, Numbers, Numbers | None, Numbers]:
+) -> tuple[StepMetrics, Numbers, Numbers | None, Numbers]:
     """Return what `ppo_loss` returns, and its gradients with respect to `logprobs`, `entropy` and `new_values`."""
     xp, clip = backend.xp, backend.clip
     advantages, returns, values = (minibatch[name] for name in ("advantages", "returns", "new_values"))
@@ -190,7 +190,7 @@ class PPOLearner(OnPolicyLearner):
         """Train on one rollout [T * N]; return metrics averaged over its minibatches."""
         learning_rate = self.learning_rate(progress)
         clip_coef = self._clip_coef.at(progress.fraction)
-        history: list[Measured] = []
+        history: list[StepMetrics] = []
         with self.learning():
             for rows in self._minibatches(self.prepared(batch)):
                 losses = self._train_minibatch(rows, learning_rate, clip_coef)
@@ -206,7 +206,7 @@ class PPOLearner(OnPolicyLearner):
         for _ in range(self.config.update_epochs):
             yield from rows.minibatches(self.config.batch_size, self.minibatch_rng)
 
-    def _train_minibatch(self, rows: RolloutBatch, learning_rate: Tensor, clip_coef: float) -> Measured:
+    def _train_minibatch(self, rows: RolloutBatch, learning_rate: Tensor, clip_coef: float) -> StepMetrics:
         """Loss, backward, clipping, optimizer; `rows` hold the network's inputs."""
         config = self.config
         metrics, gradients = self.objective.forward(

@@ -64,7 +64,7 @@ class QObjective:
 
     def forward(self, rows: Transitions, noises: Noises) -> tuple[Numbers, Numbers, Numbers]:
         """Return the loss of a batch, its gradient by what the network said, and the errors [B]."""
-        next_said = self._targets(rows) if self._by_hand else self._next_said(rows, noises)
+        next_said = self._targets(rows) if self._by_hand else self._next_outputs(rows, noises)
         outputs = self.network.forward(rows.obs, noises[0])
         differentiate = self._gradient_by_hand if self._by_hand else self._gradient_by_autograd
         return differentiate(outputs, next_said, rows)
@@ -86,7 +86,7 @@ class QObjective:
         )
 
     @torch.no_grad()
-    def _next_said(self, rows: Transitions, noises: Noises) -> Tensor:
+    def _next_outputs(self, rows: Transitions, noises: Noises) -> Tensor:
         """Return what the target network says of the next actions [B, K], whatever that is."""
         outputs = rows.extra.get(NEXT_OUTPUTS)
         if outputs is None:

@@ -15,7 +15,7 @@ from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.spaces.layout import action_layout
-from rl_training.core.types import EnvSpec, Measured, Numbers
+from rl_training.core.types import EnvSpec, Numbers, StepMetrics
 from rl_training.data.replay_buffer import Transitions
 from rl_training.models.fast.backend import Backend
 from rl_training.policies.continuous import SquashedGaussianPolicy, StochasticPolicy
@@ -146,7 +146,7 @@ class SACLearner(ContinuousLearner):
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
-    ) -> tuple[Measured, Numbers | None]:
+    ) -> tuple[StepMetrics, Numbers | None]:
         """Take one step each on the losses of critics, actor and temperature, then move the targets."""
         xp, count, alpha = self.backend.xp, len(rows), self.temperature.alpha()
         noise, next_noise = self.policy.draw(self.draw_noise, count)
@@ -169,16 +169,16 @@ class SACLearner(ContinuousLearner):
         )
         # the gradient passes through the critics to the actions; the critics themselves do not learn from it
         by_actions = self.critics_run.action_gradient(by_values)
-        self.back_to_actor(*back(by_actions, by_logprobs))
+        self.backward_actor(*back(by_actions, by_logprobs))
         actor_norm = self.actor_optimizer.descend(learning_rate)
 
-        metrics: Measured = {
+        metrics: StepMetrics = {
             "actor_loss": actor_loss,
             "critic_loss": critic_loss,
             "actor_grad_norm": actor_norm,
             "critic_grad_norm": critic_norm,
             "ent_coef": alpha,
-            **self.policy.measured(),
+            **self.policy.metrics(),
         }
         if self.temperature.learned:
             metrics["ent_coef_loss"] = self.temperature.train(logprobs.sum() / count, learning_rate)

@@ -15,7 +15,7 @@ from rl_training.algorithms.continuous_critics import ContinuousConfig, Continuo
 from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
-from rl_training.core.types import Measured, Numbers
+from rl_training.core.types import Numbers, StepMetrics
 from rl_training.data.replay_buffer import Transitions
 from rl_training.models.autograd_network import AutogradCritics
 from rl_training.models.encoded_network import Encoded
@@ -105,7 +105,7 @@ class TD3Learner(ContinuousLearner):
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
-    ) -> tuple[Measured, Numbers | None]:
+    ) -> tuple[StepMetrics, Numbers | None]:
         """Train the critics; every `policy_delay` updates also train the actor and move the targets."""
         noise, limit = self.draw_noise(len(rows), self.action_size), self.config.target_noise_clip
         xp, clip = self.backend.xp, self.backend.clip
@@ -115,7 +115,7 @@ class TD3Learner(ContinuousLearner):
             next_values = self.target_run(rows.next_obs, next_actions)
         values = self.critics_run.forward(rows.obs, rows.actions)
         critic_loss, by_values = td3_critic_loss(values, td3_targets(rows, next_values, xp))
-        metrics: Measured = {
+        metrics: StepMetrics = {
             "critic_loss": critic_loss,
             "q_value": values.sum() / (len(values) * len(rows)),
         }
@@ -125,7 +125,7 @@ class TD3Learner(ContinuousLearner):
             metrics |= self._train_actor(rows, learning_rate)
         return metrics, None
 
-    def _train_actor(self, rows: Transitions, learning_rate: Tensor) -> Measured:
+    def _train_actor(self, rows: Transitions, learning_rate: Tensor) -> StepMetrics:
         """Train the actor on the first critic's value, from which the critic does not learn; then move the targets."""
         new_actions = self.backend.xp.tanh(self.actor_run.forward(rows.obs))
         loss, by_values = td3_actor_loss(self.first_critic_run.forward(rows.obs, new_actions))

@@ -19,8 +19,8 @@ Obs: TypeAlias = Tensor | dict[str, Tensor]
 Numbers: TypeAlias = Any
 """An array on the CPU or a tensor anywhere: what arithmetic that knows both is written for."""
 Metrics: TypeAlias = dict[str, Tensor]  # 0-d, detached, wherever they were computed
-Measured: TypeAlias = dict[str, Numbers]
-"""What one step of an update found, before it is a metric: numbers, or 0-d tensors on a device."""
+StepMetrics: TypeAlias = dict[str, Numbers]
+"""Metrics of one gradient step: numbers, or 0-d tensors on a device. `as_metrics` averages them over an update."""
 State: TypeAlias = dict[str, Any]  # nested; leaves are tensors (safetensors) or plain data (JSON)
 PartT = TypeVar("PartT")
 PolicyState: TypeAlias = tuple[

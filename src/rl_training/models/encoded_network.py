@@ -1,4 +1,4 @@
-"""Networks that read an encoder's features: all that has gradients, and all that a target network copies."""
+"""Networks on top of an encoder. They include the encoder, so that target networks copy both."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ from rl_training.models.images import ScaledImages
 class Encoded(nn.Module):
     """An encoder and the network that reads its features.
 
-    With `detach` the network's loss does not reach the encoder, which then learns from another loss alone: that of the
-    critics, where actor and critics share it.
+    With `detach` no gradient reaches the encoder from here: SAC and TD3 train a shared encoder with the critics' loss
+    alone.
     """
 
     def __init__(self, encoder: nn.Module, network: nn.Module, *, detach: bool = False) -> None:
@@ -22,25 +22,25 @@ class Encoded(nn.Module):
         self.detach = detach
 
     def forward(self, inputs: Obs, *others: Any, **named: Any) -> Any:
-        """Return what the network makes of the features; it takes the other arguments as they are."""
+        """Return the network's outputs for the features; other arguments are passed on."""
         features = encode(self.encoder, inputs)
         return self.network(features.detach() if self.detach else features, *others, **named)
 
 
 class EncodedPair(nn.Module):
-    """An actor-critic network in which each side reads features of an encoder of its own."""
+    """An actor-critic network with one encoder for the actor and one for the critic."""
 
     def __init__(self, encoder: nn.Module, critic_encoder: nn.Module, network: nn.Module) -> None:
         super().__init__()
         self.encoder, self.critic_encoder, self.network = encoder, critic_encoder, network
 
     def forward(self, inputs: Obs, **named: Any) -> Any:
-        """Return what the network makes of both features; it takes named arguments as they are."""
+        """Return the network's outputs for both features; keyword arguments are passed on."""
         return self.network(encode(self.encoder, inputs), encode(self.critic_encoder, inputs), **named)
 
 
 def encode(encoder: nn.Module, inputs: Obs) -> Tensor:
-    """Return an encoder's features [B, D]; if it fails, by its name: it may be somebody's own."""
+    """Return an encoder's features [B, D]; an error names the encoder, which may be the user's own."""
     try:
         features: Tensor = encoder(inputs)
     except Exception as error:
@@ -50,6 +50,6 @@ def encode(encoder: nn.Module, inputs: Obs) -> Tensor:
     return features
 
 
-def reader(network: nn.Module) -> nn.Module:
-    """Return the layers after the encoder; a network without one is all of them."""
+def layers_after_encoder(network: nn.Module) -> nn.Module:
+    """Return the layers after the encoder; for a network without one, the network."""
     return network.network if isinstance(network, Encoded | EncodedPair) else network

@@ -12,7 +12,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.spaces.layout import action_layout, space_text
 from rl_training.core.spaces.masks import split_mask
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved
-from rl_training.models.encoded_network import Encoded, EncodedPair, encode, reader
+from rl_training.models.encoded_network import Encoded, EncodedPair, encode, layers_after_encoder
 from rl_training.models.encoders import is_ours
 from rl_training.models.fast.acting import NumpyActorCritic
 from rl_training.models.heads import ActionHead, make_head
@@ -133,7 +133,7 @@ class ActorCriticPolicy(NetworkPolicy):
     @property
     def last_layers(self) -> nn.Module:
         """The layers that have no memory and read features, not observations; of a plain network all."""
-        return reader(self.network)
+        return layers_after_encoder(self.network)
 
     def evaluate_actions(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Return log-probabilities, entropies and values, each [B], with gradients."""

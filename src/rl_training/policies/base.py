@@ -1,4 +1,4 @@
-"""What all policies share: inputs, statistics, encoder, network; acting in NumPy on the CPU where that is faster."""
+"""The base of all policies: inputs, statistics, encoder and network; on the CPU they act in NumPy where possible."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.spaces.layout import space_text
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved, tensors_of
-from rl_training.models.encoded_network import Encoded, reader
+from rl_training.models.encoded_network import Encoded, layers_after_encoder
 from rl_training.models.encoders import EncoderClass, encoder_name, make_encoder
 from rl_training.models.fast.acting import NumpyActorCritic, NumpyMLP, Twin, numpy_twin
 from rl_training.models.fast.convolutions import ExplicitEncoder, explicit_encoder
@@ -21,25 +21,25 @@ from rl_training.models.normalizer import ObservationNormalizer, RewardNormalize
 
 @dataclass(frozen=True)
 class Encoding:
-    """Which encoder a policy gets: `encoder` None is `flat`, the observation's numbers side by side."""
+    """Which encoder a policy has; None is `flat`, which concatenates all numbers of the observation."""
 
     encoder: EncoderClass | None = None
     features_dim: int = 256
     arguments: dict[str, Any] = field(default_factory=dict)
     shared: bool = True
-    """Whether actor and critic read one encoder."""
+    """Whether actor and critic share one encoder."""
     images: ImageReading = READING
-    """Which entries it reads as images; `flat` reads none so."""
+    """Which entries are images; `flat` treats none as an image."""
 
 
 FLAT = Encoding()
 
 
 class NetworkPolicy(nn.Module):
-    """Inputs, optional normalisers and one network; what its outputs mean is the subclass's.
+    """Inputs, optional normalizers and one network; a subclass defines what the outputs mean.
 
-    Everything that acting needs, and everything that is saved for it. `network` is all that has gradients; observations
-    come in whole, and features never leave it.
+    It holds everything that acting needs, and everything that is saved for it. `network` includes the encoder and has
+    all trainable layers.
     """
 
     network: nn.Module
@@ -68,8 +68,8 @@ class NetworkPolicy(nn.Module):
         self.normalizer = ObservationNormalizer(self.inputs.continuous) if normalize_obs else None
         self.reward_normalizer = reward_normalizer
         self._twin: Twin | None = None
-        self._eyes: ExplicitEncoder | None = None
-        self._anchor: list[nn.Parameter] = []
+        self._image_encoder: ExplicitEncoder | None = None
+        self._any_parameter: list[nn.Parameter] = []
 
     def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
         """Return an encoder with weights of its own; None for `flat`, which has none."""
@@ -81,26 +81,26 @@ class NetworkPolicy(nn.Module):
         )
 
     def features_size(self, encoder: nn.Module | None) -> int:
-        """Return how many features the layers after the encoder read."""
+        """Return the number of features that the layers after the encoder read."""
         return self.inputs.size if encoder is None else int(encoder.features_dim)  # type: ignore[arg-type]  # checked
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters live."""
-        if not self._anchor:  # found once: walking through all modules takes as long as a layer
-            self._anchor.append(next(self.parameters()))
-        return self._anchor[0].device
+        """The device of the parameters."""
+        if not self._any_parameter:  # cached: walking through all modules takes as long as a layer
+            self._any_parameter.append(next(self.parameters()))
+        return self._any_parameter[0].device
 
     @torch.no_grad()
     def prepare(self, obs: Obs) -> Obs:
-        """Return what the network reads of observations [B, ...], by the statistics of this moment.
+        """Return the network's inputs for observations [B, ...], with the current statistics.
 
-        Nothing in it is learned, so it may be done once for all epochs over a rollout.
+        No gradients are involved, so one call serves all epochs over a rollout.
         """
         return self.inputs_of(obs)
 
     def inputs_of(self, obs: Obs) -> Obs:
-        """The same for a caller that has switched gradients off already."""
+        """Do the same for a caller that has already disabled gradients."""
         vector = self.inputs.vector(obs)
         if self.normalizer is not None:
             vector = self.normalizer(vector)
@@ -114,14 +114,14 @@ class NetworkPolicy(nn.Module):
             self.normalizer.update(vector if valid is None else vector[valid])
 
     def initial_state(self, rows: int) -> PolicyState:
-        """It remembers nothing."""
+        """Return the empty state of a policy without memory."""
         return ()
 
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        """Return actions [N, ...] in the policy's units, and what to remember; each policy says how."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it acts")
+        """Return actions [N, ...] in the policy's units, and the next state."""
+        raise NotImplementedError(f"{type(self).__name__} does not define act")
 
     def outputs(self, obs: ObsArray) -> Any:
         """Return the network's outputs for observations [N, ...], in NumPy and without gradients."""
@@ -131,23 +131,23 @@ class NetworkPolicy(nn.Module):
         return self._outputs_on_device(obs)
 
     def _current_twin(self) -> Twin | None:
-        """Return the layers after the encoder in NumPy, renewed if their parameters moved; None if they have no twin.
+        """Return the layers after the encoder in NumPy, rebuilt if the parameters have moved.
 
-        An encoder that is not known leaves none to the layers after it.
+        None if `models.fast` does not know these layers or the encoder; the policy then acts in torch.
         """
         if self._twin is None or not self._twin.current:
-            twin, network = numpy_twin(reader(self.network)), self.network
+            twin, network = numpy_twin(layers_after_encoder(self.network)), self.network
             known = twin is not None and type(network) is Encoded
-            self._eyes = explicit_encoder(network.encoder) if known else None  # type: ignore[arg-type]  # of an Encoded
-            self._twin = twin if self.encoding.encoder is None or self._eyes is not None else None
+            self._image_encoder = explicit_encoder(network.encoder) if known else None  # type: ignore[arg-type]  # of an Encoded
+            self._twin = twin if self.encoding.encoder is None or self._image_encoder is not None else None
         return self._twin
 
     def _read_numpy(self, obs: ObsArray) -> Array:
-        """Return what the twin reads of observations: numbers [N, D], or the encoder's features."""
-        if self._eyes is not None:
+        """Return the twin's inputs for observations: numbers [N, D], or the encoder's features."""
+        if self._image_encoder is not None:
             images = self.prepare(tensors_of(obs))
             assert isinstance(images, Tensor), "it reads one plain image"
-            seen: Array = self._eyes.forward(images).numpy()
+            seen: Array = self._image_encoder.forward(images).numpy()
             return seen
         vector = self.inputs.vector_numpy(obs)
         return vector if self.normalizer is None else self.normalizer.forward_numpy(vector)
@@ -160,7 +160,7 @@ class NetworkPolicy(nn.Module):
         return self._finite(outputs.cpu().numpy())
 
     def _finite(self, outputs: Any) -> Any:
-        """Return outputs as they are; those of an encoder are looked at before an environment gets the blame."""
+        """Return the outputs; raise an error if a network with an encoder returned a number that is not finite."""
         if self.encoding.encoder is not None:
             parts = outputs if isinstance(outputs, tuple) else (outputs,)
             if not all(np.isfinite(part).all() for part in parts):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.spaces.layout import action_layout, float_dtype
-from rl_training.core.types import Array, EnvSpec, Measured, Numbers, Obs, ObsArray, PolicyState, moved
+from rl_training.core.types import Array, EnvSpec, Numbers, Obs, ObsArray, PolicyState, StepMetrics, moved
 from rl_training.models.encoded_network import Encoded
 from rl_training.models.fast.backend import Backend
 from rl_training.models.fast.heads import Sampled, squashed_gaussian
@@ -43,7 +43,7 @@ class ContinuousPolicy(NetworkPolicy):
         (self.action_size,), _ = action_layout(spec.action_space)
         encoder = self.new_encoder(generator)
         network = self._new_layers((self.features_size(encoder), *hidden_sizes), activation, generator)
-        # a shared encoder learns from the critics alone
+        # a shared encoder is trained by the critics' loss alone
         self.network = network if encoder is None else Encoded(encoder, network, detach=encoding.shared)
 
     def _new_layers(
@@ -54,8 +54,8 @@ class ContinuousPolicy(NetworkPolicy):
         return mlp_with_head((*sizes, outputs), activation, generator=generator)
 
     @property
-    def learned_beside(self) -> tuple[nn.Parameter, ...]:
-        """What is learned with the network, and is no part of it."""
+    def head_parameters(self) -> tuple[nn.Parameter, ...]:
+        """Parameters of the action distribution that are trained with the network."""
         return ()
 
 
@@ -72,15 +72,15 @@ class StochasticPolicy(ContinuousPolicy):
         raise NotImplementedError(f"{type(self).__name__} does not define outputs_log_prob")
 
     def draw(self, normal: Callable[..., Numbers], rows: int) -> tuple[Numbers, Numbers]:
-        """Return what `sampled` needs, for actions and for those after them; `normal` draws numbers of a shape."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it draws")
+        """Return noise for `sampled`, for actions and for next actions; `normal` draws numbers of a shape."""
+        raise NotImplementedError(f"{type(self).__name__} does not define draw")
 
     def sampled(self, params: Numbers, noise: Numbers, backend: Backend) -> Sampled:
         """Return actions [B, A], log-probabilities [B] and a pullback, for the network's outputs."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it samples")
+        raise NotImplementedError(f"{type(self).__name__} does not define sampled")
 
-    def measured(self) -> Measured:
-        """Return what is worth a look in the log."""
+    def metrics(self) -> StepMetrics:
+        """Return metrics of the distribution for the log."""
         return {}
 
 
@@ -99,7 +99,7 @@ class SquashedGaussianPolicy(StochasticPolicy):
         return squashed_gaussian_act(params, noise), state
 
     def draw(self, normal: Callable[..., Numbers], rows: int) -> tuple[Numbers, Numbers]:
-        """Return noise [B, A] for actions, and for those after them."""
+        """Return noise [B, A] for actions, and for next actions."""
         noise = normal(2, rows, self.action_size)
         return noise[0], noise[1]
 
@@ -125,5 +125,5 @@ class DeterministicPolicy(ContinuousPolicy):
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        """Return actions [N, A] in [-1, 1]; there is nothing random in them."""
+        """Return actions [N, A] in [-1, 1], which are deterministic."""
         return np.tanh(self.outputs(obs)), state

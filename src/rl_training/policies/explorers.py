@@ -16,8 +16,8 @@ from rl_training.policies.noise import ActionNoise, ExplorationMatrices
 from rl_training.policies.q_policy import QPolicy
 
 
-class SilentExplorer:
-    """What an explorer need not say: most note nothing after a step and remember nothing but a random stream."""
+class BaseExplorer:
+    """Defaults: most explorers record nothing after a step and have no state but a random stream."""
 
     rng: np.random.Generator
     columns: tuple[Column, ...] = ()
@@ -37,18 +37,18 @@ class SilentExplorer:
         return {"rng": self.rng}
 
     def state_dict(self) -> State:
-        """Return the random state, and whatever else it remembers."""
+        """Return the state of the random stream, and any other state."""
         return gather(self.owners)
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from there."""
+        """Restore it."""
         scatter(self.owners, state)
 
 
-class ActorCriticExplorer(SilentExplorer):
-    """Samples the policy, and records values while the network runs anyway.
+class ActorCriticExplorer(BaseExplorer):
+    """Samples actions from the policy, and records the values of the same forward pass.
 
-    Chance is the head's own, or that of `matrices`, which stay the same for some steps.
+    Noise comes from the head, or from `matrices`, which stay the same for several steps.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class ActorCriticExplorer(SilentExplorer):
         acted.action[:], acted.logprob[:] = self.sampled(params)
 
     def sampled(self, params: Array) -> tuple[Array, Array]:
-        """Return actions [N, ...] and log-probabilities [N] for what the network said."""
-        chance = self.policy.head if self.matrices is None else self.matrices
-        return chance.sample(params, self.rng)
+        """Return actions [N, ...] and log-probabilities [N] for action parameters [N, P]."""
+        source = self.policy.head if self.matrices is None else self.matrices
+        return source.sample(params, self.rng)
 
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill final_value: the true last observation is worth something only where the clock stopped it."""
+        """Fill final_value: the value of the last observation where a time limit cut the episode, otherwise 0."""
         acted.final_value[:] = 0.0
         if step.any_ended and step.truncated.any():
             rows = np.flatnonzero(step.truncated)
             acted.final_value[rows] = self.policy.values(take_rows(step.final_obs, rows))
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill last_value: what follows the last recorded step; a rollout ends here."""
+        """Fill last_value: the value after the last recorded step of a rollout."""
         acted.last_value[:] = self.policy.values(step.obs)
         self.begin_phase()
 
     def begin_phase(self) -> None:
-        """The next step begins a rollout."""
+        """Prepare for the first step of the next rollout."""
         if self.matrices is not None:
             self.matrices.restart()
 
@@ -93,12 +93,11 @@ class ActorCriticExplorer(SilentExplorer):
         return super().owners if self.matrices is None else {"rng": self.rng, "matrices": self.matrices}
 
 
-class EpsilonGreedyExplorer(SilentExplorer):
-    """Takes a uniformly random action with probability epsilon, one coin per environment; otherwise the best one.
+class EpsilonGreedyExplorer(BaseExplorer):
+    """Takes a random action with probability epsilon, drawn for each environment; otherwise the best one.
 
-    Both are among the allowed ones, where a mask says which these are. Before `learning_starts` every action is random.
-    Epsilon falls linearly over the first `fraction` of the budget; a noisy network explores by its own noise, for which
-    epsilon may be 0.
+    A mask limits both to the allowed actions. Before `learning_starts` every action is random. Epsilon falls linearly
+    over the first `fraction` of the budget; with a noisy network it may be 0.
     """
 
     def __init__(
@@ -136,8 +135,8 @@ class EpsilonGreedyExplorer(SilentExplorer):
             acted.action[:], _ = self.policy.act(obs, (), deterministic=False, rng=self.rng)
 
 
-class ContinuousExplorer(SilentExplorer):
-    """Acts in [-1, 1]: uniformly before `learning_starts`, then by the policy, with noise added if there is any."""
+class ContinuousExplorer(BaseExplorer):
+    """Acts in [-1, 1]: uniformly before `learning_starts`, then by the policy, with optional added noise."""
 
     def __init__(
         self,
@@ -165,7 +164,7 @@ class ContinuousExplorer(SilentExplorer):
         return self.policy.act(obs, (), deterministic=False, rng=self.rng)[0]
 
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
-        """Noise that remembers begins anew with every episode."""
+        """Reset correlated noise where an episode has ended."""
         if step.any_ended and self.noise is not None:
             self.noise.restart(step.ended)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_training.core.spaces.masks import apply_mask, split_mask
 from rl_training.core.types import Array, EnvSpec, ObsArray, PolicyState, leaves
-from rl_training.models.encoded_network import Encoded, reader
+from rl_training.models.encoded_network import Encoded, layers_after_encoder
 from rl_training.models.fast.acting import NumpyMLP
 from rl_training.models.mlp import ActivationName
 from rl_training.models.normalizer import RewardNormalizer
@@ -81,7 +81,11 @@ class QPolicy(NetworkPolicy):
 
     def draw_noise(self, rng: np.random.Generator, device: torch.device, rows: int = 1) -> list[Noise] | None:
         """Return noise for one pass of `rows` rows each through a noisy network; None if it is not."""
-        return cast(QNetwork, reader(self.network)).draw_noise(rng, device, rows) if self.noisy else None
+        return (
+            cast(QNetwork, layers_after_encoder(self.network)).draw_noise(rng, device, rows)
+            if self.noisy
+            else None
+        )
 
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator

@@ -27,7 +27,7 @@ from rl_training.core.types import (
     tensors_of,
 )
 from rl_training.models.cores import CoreName, Memory
-from rl_training.models.encoded_network import reader
+from rl_training.models.encoded_network import layers_after_encoder
 from rl_training.models.fast.acting import NumpyRecurrent
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy
@@ -73,7 +73,7 @@ class RecurrentPolicy(ActorCriticPolicy):
         )
         memory_size = None if core is None else core_size
         super().__init__(spec, make_network=network, memory_size=memory_size, **settings)
-        layers = reader(self.network)
+        layers = layers_after_encoder(self.network)
         assert isinstance(layers, LSTMActorCritic)
         self.memory_sizes = layers.memory_sizes
 
@@ -89,14 +89,14 @@ class RecurrentPolicy(ActorCriticPolicy):
     def features(self, rows: SequenceRows) -> tuple[Tensor, ...]:  # type: ignore[override]  # of sequences
         """Return what the layers after the cores read, [L * B, H], with gradients."""
         seen: Any = (rows.obs,) if self.encoding.encoder is None else self.encoded(rows)
-        layers = reader(self.network)
+        layers = layers_after_encoder(self.network)
         assert isinstance(layers, LSTMActorCritic)
         return layers.remembered(*seen, memory=rows.memory, starts=rows.extra[EPISODE_STARTS])[0]
 
     @property
     def last_layers(self) -> nn.Module:
         """The layers after the cores."""
-        layers = reader(self.network)
+        layers = layers_after_encoder(self.network)
         assert isinstance(layers, LSTMActorCritic)
         return layers.network
 

@@ -1,4 +1,4 @@
-"""SAC's policy that explores by noise which depends on the state (gSDE), and how; see `models/state_dependent`."""
+"""SAC's policy and explorer with state-dependent exploration (gSDE); see `models/state_dependent.py`."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from rl_training.core.types import (
     ActArrays,
     Array,
     EnvSpec,
-    Measured,
     Numbers,
     ObsArray,
     PolicyState,
     StepArrays,
+    StepMetrics,
 )
-from rl_training.models.encoded_network import reader
+from rl_training.models.encoded_network import layers_after_encoder
 from rl_training.models.fast.backend import Backend
 from rl_training.models.fast.heads import Sampled, squashed_state_dependent
 from rl_training.models.mlp import ActivationName, mlp_with_head
@@ -28,12 +28,12 @@ from rl_training.policies.noise import ActionNoise, ExplorationMatrices
 
 
 class StateDependentPolicy(StochasticPolicy):
-    """tanh of a normal whose deviation follows from the last hidden layer."""
+    """tanh of a normal whose deviation depends on the last hidden layer."""
 
     def __init__(self, spec: EnvSpec, *, log_std_init: float, **settings: Any) -> None:
         """`settings` are those of `ContinuousPolicy`."""
         super().__init__(spec, **settings)
-        last = list(reader(self.network).children())[-1]
+        last = list(layers_after_encoder(self.network).children())[-1]
         assert isinstance(last, nn.Linear)
         self.head = StateDependentHead(self.action_size, last.in_features, log_std_init)
 
@@ -46,12 +46,12 @@ class StateDependentPolicy(StochasticPolicy):
         )
 
     @property
-    def learned_beside(self) -> tuple[nn.Parameter, ...]:
+    def head_parameters(self) -> tuple[nn.Parameter, ...]:
         """The deviations of the matrices."""
         return (self.head.log_std,)
 
     def draw(self, normal: Any, rows: int) -> tuple[Numbers, Numbers]:
-        """Return the noise of one matrix, for actions and for those after them."""
+        """Return the noise of one matrix, for actions and for next actions."""
         noise = normal(*self.head.log_std.shape)
         return noise, noise
 
@@ -66,16 +66,16 @@ class StateDependentPolicy(StochasticPolicy):
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        """Return actions [N, A] in [-1, 1]; unless deterministic with noise of its own in every row."""
+        """Return actions [N, A] in [-1, 1]; unless deterministic, with independent noise in every row."""
         params = self.outputs(obs)
         return self._squashed(params, None if deterministic else self.head.fresh_noise(params, rng)), state
 
-    def measured(self) -> Measured:
+    def metrics(self) -> StepMetrics:
         """Return the mean deviation of the matrices."""
         return {"std": self.head.log_std.detach().exp().mean()}
 
     def act_by(self, obs: ObsArray, matrices: Array) -> Array:
-        """Return actions [N, A] in [-1, 1] with the noise that matrices [N, H, A] make of what is seen."""
+        """Return actions [N, A] in [-1, 1] with the noise of matrices [N, H, A]."""
         params = self.outputs(obs)
         return self._squashed(params, self.head.noise_by(params, matrices))
 
@@ -86,7 +86,7 @@ class StateDependentPolicy(StochasticPolicy):
 
 
 class StateDependentContinuousExplorer(ContinuousExplorer):
-    """Acts in [-1, 1]: uniformly before `learning_starts`, then with what matrices make of the features."""
+    """Acts in [-1, 1]: uniformly before `learning_starts`, then with noise from matrices and features."""
 
     policy: StateDependentPolicy
 

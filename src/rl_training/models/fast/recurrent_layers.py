@@ -156,7 +156,7 @@ class UnrolledLayer(ABC):
         for number, step in enumerate(space.steps):
             starts.forget(number, *step.remembered)
             np.matmul(step.before, self._w_on, out=space.product)
-            self._go(space, step)
+            self._step_forward(space, step)
             step.output[...] = step.after
         return [part.reshape(-1, self.size) for part in space.outputs]
 
@@ -174,7 +174,7 @@ class UnrolledLayer(ABC):
             np.subtract(1.0, space.slope[NEW], out=space.slope[NEW])
             for gates, slopes in zip(step.sigmoids, space.sigmoid_slopes, strict=True):
                 np.subtract(gates, slopes, out=slopes)
-            self._go_back(space, step)
+            self._step_backward(space, step)
             self._starts.forget(number, *space.by_memory)
         space.read[...] = space.before[:-1].swapaxes(0, 1)
         self._write_gradients(space)
@@ -184,14 +184,14 @@ class UnrolledLayer(ABC):
         return [by_gates @ weights.w_in for by_gates, weights in self._by_core(self._space)]
 
     @abstractmethod
-    def _go(self, space: Workspace, step: Step) -> None:
+    def _step_forward(self, space: Workspace, step: Step) -> None:
         """Go from what inputs say in `gates`, and the memory in `product`, to what is remembered after a step."""
 
     @abstractmethod
-    def _go_back(self, space: Workspace, step: Step) -> None:
+    def _step_backward(self, space: Workspace, step: Step) -> None:
         """Go back from `by_output` to the gates, whose gradients take the place of `slopes`; then send them back."""
 
-    def _send_back(self, space: Workspace, step: Step) -> None:
+    def _carry_back(self, space: Workspace, step: Step) -> None:
         """Keep the gradients by the gates, and go back from them to what was remembered before the step."""
         step.by_gate[...] = space.slopes
         np.matmul(step.by_gates, self._w_back, out=space.back)
@@ -239,7 +239,7 @@ class UnrolledLSTM(UnrolledLayer):
 
     num_gates, num_parts = 4, 2
 
-    def _go(self, space: Workspace, step: Step) -> None:
+    def _step_forward(self, space: Workspace, step: Step) -> None:
         enter, forget, new, leave = step.gate
         step.gates += space.product
         np.tanh(step.gates, out=step.gates)
@@ -251,7 +251,7 @@ class UnrolledLSTM(UnrolledLayer):
         np.tanh(step.next_cell, out=step.squashed)
         np.multiply(leave, step.squashed, out=step.after)
 
-    def _go_back(self, space: Workspace, step: Step) -> None:
+    def _step_backward(self, space: Workspace, step: Step) -> None:
         """`carry` is the gradient by the cell."""
         (enter, forget, new, leave), carry, spare = step.gate, space.carry, space.spare
         by_enter, by_forget, by_new, by_leave = space.slope
@@ -266,7 +266,7 @@ class UnrolledLSTM(UnrolledLayer):
             slope *= other
             slope *= carry
         carry *= forget
-        self._send_back(space, step)
+        self._carry_back(space, step)
 
 
 class UnrolledGRU(UnrolledLayer):
@@ -274,7 +274,7 @@ class UnrolledGRU(UnrolledLayer):
 
     num_gates, num_parts = 3, 1
 
-    def _go(self, space: Workspace, step: Step) -> None:
+    def _step_forward(self, space: Workspace, step: Step) -> None:
         (reset, update, new), (sigmoids,), heard = step.gate, step.sigmoids, step.cell
         sigmoids += space.product[:NEW]
         np.tanh(sigmoids, out=sigmoids)
@@ -287,7 +287,7 @@ class UnrolledGRU(UnrolledLayer):
         step.after *= update
         step.after += new
 
-    def _go_back(self, space: Workspace, step: Step) -> None:
+    def _step_backward(self, space: Workspace, step: Step) -> None:
         """`squashed` keeps the gradient by what inputs say to the new gate; `carry` is what update lets through."""
         (reset, update, new), carry, by_seen = step.gate, space.carry, step.squashed
         by_reset, by_update, by_new = space.slope
@@ -299,7 +299,7 @@ class UnrolledGRU(UnrolledLayer):
         by_reset *= by_seen
         by_update *= np.subtract(step.before, new, out=space.spare)
         by_update *= step.by_output
-        self._send_back(space, step)
+        self._carry_back(space, step)
         space.back += carry
 
     def _write_gradients(self, space: Workspace) -> None:
