@@ -63,7 +63,7 @@ INSTEAD = {
     r"c(?:ame|omes) of it": "returns",
     r"g(?:one|oes|o|oing) on with": "resume",
     r"can be gone on": "can be resumed",
-    r"\bheld against\b|\bholds? (?:it|them|all|each) (?:equal|to)\b": "compared with",
+    r"\bheld against\b|\bholds? (?:it|them|all|each) to\b": "compared with",
     r"\bof one's own\b": "custom",
     r"\briddle": "plain words",
     r"\bgo(?:es)? on (?:to|from|in|where|as)\b|(?:run|runs|learn\(\)`?) goes? on\b": "continues, resumes",
