@@ -1,4 +1,4 @@
-"""What a user writes as `module:name`: imported, found, and named again."""
+"""Python objects that a config names as `module:name`."""
 
 import importlib
 import importlib.util
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rl_training.core.errors import UserError, did_you_mean
+from rl_training.core.errors import UserError, did_you_mean, reason
 
 NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -22,9 +22,9 @@ def is_name(text: str) -> bool:
 
 
 def import_module(module: str) -> None:
-    """Import a module, out of the working folder if it is installed nowhere.
+    """Import a module, from the working folder if it is not installed.
 
-    The folder is added last, and only for such a module: nobody's `yaml.py` is to take the place of an installed one.
+    The folder is appended to the path, and only for such a module, so that a local `yaml.py` shadows nothing.
     """
     if not module or module in sys.modules:
         return
@@ -34,31 +34,32 @@ def import_module(module: str) -> None:
     importlib.import_module(module)
 
 
-def named_object(name: str, setting: str) -> Any:
-    """Return what `module:name` means, or say which setting names something that is not there.
+def import_object(name: str, setting: str, remedy: str = "") -> Any:
+    """Return the object that `module:name` means; an error names the setting, and ends with the remedy.
 
-    Whether its module may be imported is the caller's to know.
+    The caller decides whether the module may be imported.
     """
     module, _, attribute = name.partition(":")
+    remedy = f"; {remedy}" if remedy else ""
     try:
         import_module(module)
     except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
         raise UserError(
-            f"{setting} '{name}' cannot be imported: {type(error).__name__}: {error}; is the module '{module}' "
-            "installed, or in the working folder?"
+            f"{setting} '{name}' cannot be imported: {type(error).__name__}: {reason(error)}; install the module "
+            f"'{module}', or put it into the working folder{remedy}"
         ) from error
     found: Any = sys.modules[module]
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise UserError(f"{setting} '{name}' is not there{did_you_mean(part, dir(found))}")
+            raise UserError(f"{setting} '{name}' does not exist{did_you_mean(part, dir(found))}{remedy}")
         found = getattr(found, part)
     return found
 
 
 def name_of(thing: Any) -> str | None:
-    """Return the `module:name` that leads back to a class or function; None if none does, as for a lambda.
+    """Return the `module:name` under which a class or function can be imported; None for a lambda or a local one.
 
-    Where packages around its module have it by the same name, it is called by the outermost of them, as users do.
+    If parent packages export it under the same name, the outermost package is used, as users write it.
     """
     home, attribute = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if not isinstance(home, str) or not isinstance(attribute, str):

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import yaml
 
-from rl_training.config.object_paths import is_name, name_of, named_object
+from rl_training.config.object_paths import import_object, is_name, name_of
 from rl_training.core.errors import RunFault, UserError, did_you_mean
 
 ScheduleName: TypeAlias = Literal["constant", "linear", "cosine"]
@@ -93,7 +93,7 @@ class ScheduledSetting:
         if self.function is None:
             self.factor = _factor(checked)
             return
-        self.factor = named_object(self.function, f"{name}_schedule")
+        self.factor = import_object(self.function, f"{name}_schedule")
         if not callable(self.factor):
             raise UserError(
                 f"{name}_schedule '{self.function}' is a {type(self.factor).__name__}, not a function"

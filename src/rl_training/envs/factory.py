@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -14,8 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers import TimeLimit
 
 from rl_training.config import TrainConfig
-from rl_training.config.object_paths import import_module
-from rl_training.core.errors import UserError, did_you_mean, reason
+from rl_training.config.object_paths import import_module, import_object
+from rl_training.core.errors import UserError, reason
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.masks import with_masks_in_info
@@ -177,24 +176,15 @@ def registered_spec(cfg: TrainConfig) -> EnvSpec:
 
 
 def import_factory(name: str) -> EnvFactory:
-    """Return the function that `module:function` names; for names that a user has typed, and none out of a file."""
+    """Return the function that `module:function` means; only for names that the user typed, never from a file."""
     module, _, function = name.partition(":")
     if not module or not function.isidentifier():
         raise UserError(
-            f"'{name}' names no function; write module:function (an id such as CartPole-v1 is given as env_id)"
+            f"'{name}' is not a function name; write module:function (give an id such as CartPole-v1 as env_id)"
         )
-    try:
-        import_module(module)
-    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
-        raise UserError(
-            f"module '{module}' cannot be imported: {type(error).__name__}: {reason(error)}"
-        ) from error
-    found = getattr(sys.modules[module], function, None)
+    found = import_object(name, "env_factory")
     if not callable(found):
-        kind = "no such function" if found is None else f"a {type(found).__name__}, not a function"
-        raise UserError(
-            f"module '{module}' has {kind} '{function}'{did_you_mean(function, dir(sys.modules[module]))}"
-        )
+        raise UserError(f"env_factory '{name}' is a {type(found).__name__}; use a function")
     built: EnvFactory = found
     return built
 

@@ -8,7 +8,7 @@ from gymnasium.wrappers import TimeLimit
 
 from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import wrapper_calls
-from rl_training.config.object_paths import named_object
+from rl_training.config.object_paths import import_object
 from rl_training.core.errors import UserError
 
 Env = gymnasium.Env[Any, Any]
@@ -52,7 +52,7 @@ def with_wrappers(env: Env, config: TrainConfig) -> Env:
 
 
 def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    found = named_object(name, "env_wrappers")
+    found = import_object(name, "env_wrappers")
     if isinstance(found, type) and issubclass(found, gymnasium.Wrapper):
         return found
     if isinstance(found, type) and issubclass(found, VectorWrapper):

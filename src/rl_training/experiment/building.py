@@ -3,7 +3,6 @@
 Of those a checkpoint knows the names at most.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +16,8 @@ from rl_training.algorithms import ALGORITHMS, refuse_actions
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext, Parts
 from rl_training.config import TrainConfig
-from rl_training.config.object_paths import import_module
-from rl_training.core.errors import UserError, did_you_mean
+from rl_training.config.object_paths import import_object
+from rl_training.core.errors import UserError
 from rl_training.core.types import EnvSpec
 from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
 from rl_training.envs.masks import settle_masks
@@ -48,7 +47,15 @@ class UserObjects:
     def encoder_for(self, config: TrainConfig) -> EncoderClass | None:
         """Return the encoder of the user's own that a run has; its module is imported, if it was not given."""
         name = config.algorithm.encoder
-        return self.encoder if self.encoder is not None or ":" not in name else named_encoder(name)
+        if self.encoder is not None or ":" not in name:
+            return self.encoder
+        short = name.rpartition(":")[2].rpartition(".")[2]
+        found = import_object(name, "encoder", f"or pass the class in Python: encoder={short}")
+        if not (isinstance(found, type) and issubclass(found, nn.Module)):
+            raise UserError(
+                f"encoder '{name}' is not a class of torch modules; use a subclass of torch.nn.Module"
+            )
+        return found
 
 
 NO_OBJECTS = UserObjects()
@@ -132,23 +139,3 @@ def choose_device(name: str) -> torch.device:
             f"device '{name}' is not available here ({str(error).splitlines()[0]}); use 'cpu'"
         ) from error
     return device
-
-
-def named_encoder(name: str) -> EncoderClass:
-    """Return the class that `module:Name` means; whether its module may be imported is the caller's to know."""
-    module, _, attribute = name.partition(":")
-    remedy = f"give it in Python: encoder={attribute.rpartition('.')[2]}, or move it into a module of its own"
-    try:
-        import_module(module)
-    except Exception as error:  # a module may raise anything while it is imported
-        raise UserError(
-            f"encoder '{name}' cannot be imported: {type(error).__name__}: {error}; {remedy}"
-        ) from error
-    found: Any = sys.modules[module]
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise UserError(f"encoder '{name}' is not there{did_you_mean(part, dir(found))}; {remedy}")
-        found = getattr(found, part)
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise UserError(f"encoder '{name}' is not a class of torch modules; {remedy}")
-    return found

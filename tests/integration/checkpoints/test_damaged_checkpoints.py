@@ -132,26 +132,26 @@ DAMAGES = {
     ),
     "no progress": (
         lambda folder: edit(folder, lambda manifest: manifest.pop("progress")),
-        ["manifest.json does not fit", "'progress'"],
+        ["manifest.json is invalid", "'progress'"],
     ),
     "no hash": (
         lambda folder: edit(folder, lambda m: m["files"]["model.safetensors"].pop("sha256")),
-        ["manifest.json does not fit", "'sha256'"],
+        ["manifest.json is invalid", "'sha256'"],
     ),
     "progress of words": (
         lambda folder: edit(folder, lambda m: m["progress"].update(timesteps="many")),
-        ["manifest.json does not fit", "'many'"],
+        ["manifest.json is invalid", "'many'"],
     ),
     "no state": (
         lambda folder: edit(folder, lambda m: m.update(state={}, files={})),
-        ["manifest.json does not fit", "model"],
+        ["manifest.json is invalid", "model"],
     ),
     "unknown setting": (lambda folder: edit(folder, lambda m: m["config"].update(num_env=3)), ["'num_env'"]),
     "file outside": (
         lambda folder: edit(
             folder, lambda m: m["files"].update({"../x.safetensors": {"size": 1, "sha256": ""}})
         ),
-        ["names a file outside of it"],
+        ["refers to a file outside its folder"],
     ),
     "missing folder": (lambda folder: shutil.rmtree(folder), []),
 }
@@ -243,8 +243,8 @@ def test_several_damaged_checkpoints_are_each_named(run_dir, whole, rows):
         resume(run_dir)
     messages = [str(warning.message) for warning in caught]
     assert len(messages) == 2
-    assert messages[0].endswith("going back to step_32")
-    assert messages[1].endswith("going back to step_0")
+    assert messages[0].endswith("falling back to step_32")
+    assert messages[1].endswith("falling back to step_0")
     assert_same_run(run_dir, whole, rows)
 
 
@@ -269,7 +269,7 @@ def test_a_run_without_any_checkpoint_is_refused(cli, run_dir, command):
         shutil.rmtree(folder)
     outcome = cli(command, run_dir)
     assert outcome.code == 2
-    assert "has no checkpoint to go on from" in outcome.sentence
+    assert "has no checkpoint to resume from" in outcome.sentence
 
 
 def test_an_older_checkpoint_still_loads(run_dir, cli):
@@ -400,4 +400,4 @@ def test_the_settings_of_a_network_that_differ_are_refused(cli, run_dir):
     edit(last(run_dir), lambda m: m["config"]["algorithm"].update(hidden_sizes=[16]))
     outcome = cli("eval", run_dir / "last")
     assert outcome.code == 2
-    assert "step_64 does not fit" in outcome.sentence
+    assert "step_64 is invalid" in outcome.sentence

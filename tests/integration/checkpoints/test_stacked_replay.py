@@ -126,7 +126,7 @@ def test_a_damaged_segment_of_frames_is_named_and_an_older_checkpoint_used(confi
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(bytes(content))
-    with pytest.warns(UserWarning, match=f"{path.name}.*going back to step_500"):
+    with pytest.warns(UserWarning, match=f"{path.name}.*falling back to step_500"):
         result = resume(run_dir, factory=Film, total_timesteps=700)
     assert result.metrics["global_step"] == 700
 

@@ -170,19 +170,19 @@ def test_the_command_line_takes_the_function(clock_run, cli):
 
 
 WRONG = {
-    "an id": ("CartPole-v1", "names no function; write module:function"),
-    "a module and an id": ("tiny_envs:Clockwork-v0", "names no function"),
-    "no module": (":Clockwork", "names no function"),
-    "code": ("os:system('true')", "names no function"),
+    "an id": ("CartPole-v1", "is not a function name; write module:function"),
+    "a module and an id": ("tiny_envs:Clockwork-v0", "is not a function name"),
+    "no module": (":Clockwork", "is not a function name"),
+    "code": ("os:system('true')", "is not a function name"),
     "a module that is not there": (
         "no_such_module:build",
-        "'no_such_module' cannot be imported: ModuleNotFound",
+        "'no_such_module:build' cannot be imported: ModuleNotFound",
     ),
     "a function that is not there": (
         "tiny_envs:Clockwerk",
-        "no such function 'Clockwerk'; did you mean 'Clockwork'",
+        "'tiny_envs:Clockwerk' does not exist; did you mean 'Clockwork'",
     ),
-    "no function": ("tiny_envs:__name__", "a str, not a function"),
+    "no function": ("tiny_envs:__name__", "is a str; use a function"),
 }
 
 

@@ -168,7 +168,7 @@ class TestWrongOnes:
         ("entry", "words"),
         [
             ("no_such_module:Wrapper", "env_wrappers 'no_such_module:Wrapper' cannot be imported"),
-            ("tiny_wrappers:Scale", "is not there; did you mean 'Scaled'"),
+            ("tiny_wrappers:Scale", "does not exist; did you mean 'Scaled'"),
             ("tiny_wrappers:NoWrapper", "is a class, but no gymnasium.Wrapper"),
             ("tiny_wrappers:function", "is a function, but no gymnasium.Wrapper"),
             ("gymnasium.wrappers.vector:ClipReward", "is for vectors of environments"),

@@ -229,8 +229,8 @@ RESUMED = [
     Fault(
         "a file of the newest checkpoint is truncated",
         "resume RUN",
-        ("warning: RUN/checkpoints/step_96/model.safetensors has N bytes instead of N: it is damaged; "
-         "going back to step_64",),
+        ("warning: RUN/checkpoints/step_96/model.safetensors is damaged: it has N bytes instead of N; "
+         "falling back to step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: truncate(newest(run) / "model.safetensors")),
     ),
@@ -238,7 +238,7 @@ RESUMED = [
         "a bit of its weights is flipped",
         "resume RUN",
         ("warning: RUN/checkpoints/step_96/model.safetensors is damaged: its hash differs from the manifest's; "
-         "going back to step_64",),
+         "falling back to step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: flip_bit(newest(run) / "model.safetensors")),
     ),
@@ -246,21 +246,21 @@ RESUMED = [
         "a bit of its optimizer state is flipped",
         "resume RUN",
         ("warning: RUN/checkpoints/step_96/optimizer.safetensors is damaged: its hash differs from the manifest's; "
-         "going back to step_64",),
+         "falling back to step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: flip_bit(newest(run) / "optimizer.safetensors")),
     ),
     Fault(
         "a bit of its manifest is flipped",
         "resume RUN",
-        ("warning: RUN/checkpoints/step_96/manifest.json is damaged: …; going back to step_64",),
+        ("warning: RUN/checkpoints/step_96/manifest.json is damaged: …; falling back to step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: flip_bit(newest(run) / "manifest.json", 0)),
     ),
     Fault(
         "a bit of a number in its manifest is flipped; the JSON is still valid",
         "resume RUN",
-        ("warning: RUN/checkpoints/step_96/manifest.json is damaged: …; going back to step_64",),
+        ("warning: RUN/checkpoints/step_96/manifest.json is damaged: …; falling back to step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: flip_bit_of_a_number(newest(run) / "manifest.json")),
     ),
@@ -268,7 +268,7 @@ RESUMED = [
         "one of its files is missing",
         "resume RUN",
         ("warning: cannot read RUN/checkpoints/step_96/model.safetensors: No such file or directory; "
-         "going back to step_64",),
+         "falling back to step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: (newest(run) / "model.safetensors").unlink()),
     ),
@@ -276,14 +276,14 @@ RESUMED = [
         "its manifest is missing",
         "resume RUN",
         ("warning: cannot read RUN/checkpoints/step_96/manifest.json: No such file or directory; "
-         "going back to step_64",),
+         "falling back to step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: (newest(run) / "manifest.json").unlink()),
     ),
     Fault(
         "its folder is missing",
         "resume RUN",
-        ("warning: RUN/checkpoints/last names 'step_96', which is not there; using step_64",),
+        ("warning: RUN/checkpoints/last names 'step_96', which does not exist; using step_64",),
         0, SINCE_BEFORE,
         harm(lambda run: shutil.rmtree(newest(run))),
     ),
@@ -307,7 +307,7 @@ RESUMED = [
     Fault(
         "`last` has invalid content",
         "resume RUN",
-        ("warning: RUN/checkpoints/last names 'elsewhere', which is not there; using step_96",),
+        ("warning: RUN/checkpoints/last names 'elsewhere', which does not exist; using step_96",),
         0, ENTIRELY_NOTHING,
         harm(lambda run: (run / "checkpoints" / "last").write_text("elsewhere\n", encoding="utf-8")),
     ),
@@ -340,9 +340,9 @@ RESUMED = [
         "every checkpoint is damaged",
         "resume RUN",
         ("warning: cannot read RUN/checkpoints/step_96/model.safetensors: No such file or directory; "
-         "going back to step_64",
+         "falling back to step_64",
          "warning: cannot read RUN/checkpoints/step_64/model.safetensors: No such file or directory; "
-         "going back to step_32",
+         "falling back to step_32",
          "error: cannot read RUN/checkpoints/step_32/model.safetensors: No such file or directory"),
         2, "the run",
         damage_all,
@@ -350,7 +350,7 @@ RESUMED = [
     Fault(
         "all checkpoints are missing",
         "resume RUN",
-        ("error: RUN has no checkpoint to go on from",),
+        ("error: RUN has no checkpoint to resume from",),
         2, "the run",
         harm(lambda run: shutil.rmtree(run / "checkpoints")),
     ),

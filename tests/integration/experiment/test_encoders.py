@@ -153,7 +153,7 @@ def test_the_command_line_takes_a_name_and_arguments(tiny, cli, tmp_path):
     ("name", "sentence"),
     [
         ("nowhere_at_all:Own", "encoder 'nowhere_at_all:Own' cannot be imported: ModuleNotFoundError"),
-        ("tiny_encoders:Plian", "encoder 'tiny_encoders:Plian' is not there; did you mean 'Plain'?"),
+        ("tiny_encoders:Plian", "encoder 'tiny_encoders:Plian' does not exist; did you mean 'Plain'?"),
         ("tiny_encoders:NOT_A_CLASS", "encoder 'tiny_encoders:NOT_A_CLASS' is not a class of torch modules"),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_class_without_an_importable_name_is_given_again(tiny, tmp_path):
         pass
 
     path = PPO(tiny(features_dim=5), encoder=Local).learn().agent.path
-    with pytest.raises(UserError, match=r"cannot be imported|is not there.*encoder=Local"):
+    with pytest.raises(UserError, match=r"cannot be imported|does not exist.*encoder=Local"):
         rl_training.load(path)
     assert rl_training.load(path, encoder=Local).agent.timesteps == 64
 

@@ -701,7 +701,7 @@ class TestTheFirstInstant:
         before = (run_dir / "metrics.jsonl").read_bytes()
         outcome = cli("resume", run_dir)
         assert outcome.code == 2
-        assert f"{run_dir} has no checkpoint to go on from" in outcome.sentence
+        assert f"{run_dir} has no checkpoint to resume from" in outcome.sentence
         assert (run_dir / "metrics.jsonl").read_bytes() == before
 
     @pytest.mark.parametrize("name", ["", "checkpoints/step_32", "last"])

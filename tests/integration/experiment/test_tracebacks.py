@@ -118,7 +118,7 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize("use", [read_checkpoint, load_agent, lambda path: resume(path.parents[1])])
 @pytest.mark.parametrize("name", ["manifest.json", "model.safetensors"])
-@pytest.mark.filterwarnings("ignore:.*going back to")
+@pytest.mark.filterwarnings("ignore:.*falling back to")
 def test_damaged_checkpoints(tiny, use: Callable[[Path], Any], name):
     run_dir = train(tiny(total_timesteps=128), callbacks=[StopAtCollect(64)]).run_dir
     steps = sorted((run_dir / "checkpoints").glob("step_*"))

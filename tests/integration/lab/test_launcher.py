@@ -248,7 +248,7 @@ def test_a_released_job_can_be_made_again(tmp_path, fake_child):
 
 
 def test_one_launch_per_folder(tmp_path):
-    with RunLock(tmp_path), pytest.raises(UserError, match="in use by this very process"):
+    with RunLock(tmp_path), pytest.raises(UserError, match="in use by this process"):
         launch([], tmp_path)
 
 

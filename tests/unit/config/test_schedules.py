@@ -164,7 +164,7 @@ def test_what_is_no_schedule_gets_a_sentence_with_key_value_and_remedy(value: An
         (f"{__name__}:halve", "did you mean 'halved'"),
         (f"{__name__}:NO_FUNCTION", "float, not a function"),
         (f"{__name__}:raises", "raised ValueError at fraction 0: no idea"),
-        ("math:sqrt2", "is not there"),
+        ("math:sqrt2", "does not exist"),
         ("math:log1p", None),
         ("math:sin", None),
         ("math:log", "raised ValueError at fraction 0"),

@@ -182,7 +182,7 @@ def test_tensors_do_not_depend_on_the_file_any_more(tmp_path):
 
 def test_size_and_hash_are_checked(tmp_path):
     path, size, digest = saved(tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match=f"has {size} bytes instead of {size + 1}: it is damaged"):
+    with pytest.raises(UserError, match=f"is damaged: it has {size} bytes instead of {size + 1}"):
         read_tensors(path, size + 1, digest)
     with pytest.raises(UserError, match="its hash differs"):
         read_tensors(path, size, digest[:-1] + ("0" if digest[-1] != "0" else "1"))
@@ -235,7 +235,7 @@ def test_a_forged_file_with_the_right_hash_is_one_sentence(tmp_path, case):
 def test_a_link_is_no_checkpoint_file(tmp_path):
     path, size, digest = saved(tmp_path / "elsewhere")
     (tmp_path / "model.safetensors").symlink_to(path)
-    with pytest.raises(UserError, match="is a link"):
+    with pytest.raises(UserError, match="is a symbolic link"):
         read_tensors(tmp_path / "model.safetensors", size, digest)
 
 

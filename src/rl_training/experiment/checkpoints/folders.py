@@ -1,7 +1,7 @@
-"""The checkpoints of a run among each other: finding, pointing to, replacing and pruning them.
+"""The checkpoint folders of a run: finding, reading, pointing to and pruning them.
 
-`last` and `best` are moved after the folder they name is complete. A folder loses its name before it is deleted, so a
-reader finds it whole or not at all, and looks again if what it looked for has changed meanwhile.
+The pointers `last` and `best` are updated after the folder they name is complete. A folder is renamed before it is
+deleted, so a reader finds it complete or not at all, and retries if the folders changed while it was reading.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ from rl_training.experiment.files import backup_path, delete_folder, refuse_spec
 
 POINTERS = ("last", "best")
 TRIES, PAUSE = 20, 0.01
-"""How often, and after how many seconds, a checkpoint that was replaced or pruned while it was read is looked for."""
+"""Attempts, and seconds between them, to read a checkpoint that is replaced or pruned meanwhile."""
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read what a user means by a run (its newest whole checkpoint), a checkpoint, a saved agent, or `last`/`best`.
+    """Read the checkpoint of a run (its newest intact one), a checkpoint folder, a saved agent, or `last`/`best`.
 
-    The run may be in training: what was replaced or pruned in the middle of it is read anew.
+    The run may still be training: a checkpoint that is replaced or pruned during the read is read again.
     """
     given = readable_path(path)
 
@@ -38,11 +38,11 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
 
 def readable_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path that may lead somewhere; one that no disk has, or that may not be followed, is refused."""
+    """Return the path, or raise if it is not a valid path or may not be accessed; it need not exist."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        pass  # the search that follows tells what is missing
+        pass  # the caller reports what is missing
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{str(path)[:200]!r} cannot be read: {problem}; give a run folder") from error
@@ -50,9 +50,9 @@ def readable_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _retry_while_changing(given: Path, attempt: Callable[[list[str]], Checkpoint]) -> Checkpoint:
-    """Return what `attempt` does; if it found fault and the folders have changed meanwhile, try again.
+    """Return the result of `attempt`; retry if it failed or left remarks and the folders changed meanwhile.
 
-    The remarks that `attempt` leaves in its list become warnings, if it is the last.
+    The remarks of the last attempt become warnings.
     """
     for tries_left in reversed(range(TRIES)):
         before = _folder_state(given)
@@ -77,42 +77,42 @@ def _retry_while_changing(given: Path, attempt: Callable[[list[str]], Checkpoint
 
 
 def _folder_state(given: Path) -> dict[Path, object]:
-    """Return what a reader of `given` depends on: pointers, and which folders bear the names of checkpoints now."""
+    """Return what a reader of `given` depends on: the pointers and the identity of each checkpoint folder."""
     found: dict[Path, object] = {}
     for place in (given, given / "checkpoints", given.parent, given.parent / "checkpoints"):
         for pointer in POINTERS:
             found[place / pointer] = read_pointer(place, pointer)
         for folder in [given, backup_path(given), *place.glob("step_*"), *place.glob(".step_*.old")]:
-            with contextlib.suppress(OSError, ValueError):  # not there, or no name of a file at all
+            with contextlib.suppress(OSError, ValueError):  # missing, or not a valid file name
                 status = folder.lstat()
                 found[folder] = (status.st_ino, status.st_ctime_ns)
     return found
 
 
 def _is_being_replaced(situation: Mapping[Path, object]) -> bool:
-    """Tell whether a folder was put aside whose successor is not there yet."""
-    asides = [path for path in situation if path.name.startswith(".") and path.name.endswith(".old")]
-    return any(path.with_name(path.name[1:].removesuffix(".old")) not in situation for path in asides)
+    """Return whether a folder was moved to its backup name and its replacement is not there yet."""
+    backups = [path for path in situation if path.name.startswith(".") and path.name.endswith(".old")]
+    return any(path.with_name(path.name[1:].removesuffix(".old")) not in situation for path in backups)
 
 
 def write_pointer(checkpoints: Path, pointer: str, name: str) -> None:
-    """Make `last` or `best` name a checkpoint, by rename."""
+    """Let `last` or `best` name a checkpoint; the file is replaced by a rename."""
     write_text(checkpoints / pointer, name + "\n")
 
 
 def read_pointer(checkpoints: Path, pointer: str) -> str | None:
-    """Return the checkpoint that `last` or `best` names, if any."""
+    """Return the name of the checkpoint that `last` or `best` points to, if any."""
     try:
         if not (checkpoints / pointer).is_file():
             return None
         with (checkpoints / pointer).open(encoding="utf-8") as file:
-            return file.read(64).strip()  # no name of ours is longer
+            return file.read(64).strip()  # longer than any checkpoint name
     except (OSError, UnicodeDecodeError):
         return None
 
 
 def prune(checkpoints: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints and those that a pointer names."""
+    """Delete all checkpoints except the newest `keep` and those that a pointer names."""
     named = {read_pointer(checkpoints, pointer) for pointer in POINTERS}
     for folder in _steps(checkpoints)[keep:]:
         if folder.name not in named:
@@ -120,9 +120,9 @@ def prune(checkpoints: Path, keep: int) -> None:
 
 
 def read_newest(run_dir: Path, *, before: str | None = None) -> Checkpoint:
-    """Return the newest checkpoint of a run that is whole; damaged ones are named in a warning and passed over.
+    """Return the newest intact checkpoint of a run; damaged ones are skipped with a warning.
 
-    `before` is one that was found wanting for another reason: only older ones count.
+    With `before`, the name of a checkpoint that cannot be used, only older ones are considered.
     """
     return _retry_while_changing(run_dir, lambda remarks: _read_newest(run_dir, before, remarks))
 
@@ -134,11 +134,11 @@ def _read_newest(run_dir: Path, before: str | None, remarks: list[str]) -> Check
     if before is not None:
         folders = [folder for folder in folders if step_of(folder.name) < step_of(before)]
     if not folders:
-        raise UserError(f"{run_dir} has no checkpoint to go on from")
+        raise UserError(f"{run_dir} has no checkpoint to resume from")
     declared = [folder for folder in folders if last is not None and step_of(folder.name) <= step_of(last)]
-    folders = declared or folders  # one that is newer than `last` was not declared yet
+    folders = declared or folders  # a folder newer than `last` may be incomplete
     if before is None and folders[0].name != last:
-        problem = "is missing or unreadable" if last is None else f"names {last!r}, which is not there"
+        problem = "is missing or unreadable" if last is None else f"names {last!r}, which does not exist"
         remarks.append(f"{checkpoints / 'last'} {problem}; using {folders[0].name}")
     for folder, older in zip(folders, [*folders[1:], None], strict=True):
         try:
@@ -146,25 +146,25 @@ def _read_newest(run_dir: Path, before: str | None, remarks: list[str]) -> Check
         except UserError as error:
             if older is None:
                 raise
-            remarks.append(f"{error}; going back to {older.name}")
+            remarks.append(f"{error}; falling back to {older.name}")
     raise AssertionError("unreachable: the loop returns or raises")
 
 
 def delete_newer(checkpoints: Path, name: str) -> None:
-    """Delete what a killed process left half-done, and the checkpoints after `name`: they will be made again."""
+    """Delete the checkpoints after `name`, which will be written again, and temporary files of a killed process."""
     for leftover in [*checkpoints.glob(".*.tmp"), *checkpoints.glob(".*.old")]:
         shutil.rmtree(leftover, ignore_errors=True)
         leftover.unlink(missing_ok=True)
     best = read_pointer(checkpoints, "best")
     if best is not None and (step_of(best) > step_of(name) or not (checkpoints / best).is_dir()):
-        (checkpoints / "best").unlink()  # first: it never names what is not there
+        (checkpoints / "best").unlink()  # before the folder, so that it never names a missing one
     for folder in _steps(checkpoints):
         if step_of(folder.name) > step_of(name):
             delete_folder(folder)
 
 
 def find_checkpoint(path: str | os.PathLike[str]) -> Path:
-    """Return the checkpoint folder that a user means by a run, a checkpoint, a saved agent, or `last`/`best` of one."""
+    """Return the checkpoint folder of a run, a checkpoint, a saved agent, or `last`/`best` of one."""
     given = _present(Path(path))
     if (given / "manifest.json").is_file():
         return given
@@ -192,7 +192,7 @@ def _follow(checkpoints: Path, pointer: str, given: object) -> Path:
 
 
 def has_checkpoints(run_dir: Path) -> bool:
-    """Tell whether a run has any checkpoint folder, whole or not."""
+    """Return whether a run has any checkpoint folder, intact or damaged."""
     return bool(_steps(run_dir / "checkpoints"))
 
 
@@ -203,16 +203,16 @@ def _steps(checkpoints: Path) -> list[Path]:
 
 
 def _present(folder: Path) -> Path:
-    """Return `folder`, or where it was put aside for a successor that never came."""
+    """Return `folder`, or its backup if a process was killed while replacing it."""
     return backup_path(folder) if not folder.exists() and backup_path(folder).is_dir() else folder
 
 
 def restore_backups(checkpoints: Path) -> None:
-    """Give checkpoints that were put aside for a successor that never came their name back.
+    """Rename the backups of checkpoints whose replacement was never completed to their original names.
 
-    Only for whoever holds the run's lock: a process that is at work puts folders aside as well.
+    The caller must hold the run's lock: a running process makes backups as well.
     """
-    for aside in checkpoints.glob(".step_*.old"):
-        folder = aside.with_name(aside.name.removeprefix(".").removesuffix(".old"))
-        if aside.is_dir() and not folder.exists():
-            os.replace(aside, folder)
+    for backup in checkpoints.glob(".step_*.old"):
+        folder = backup.with_name(backup.name.removeprefix(".").removesuffix(".old"))
+        if backup.is_dir() and not folder.exists():
+            os.replace(backup, folder)

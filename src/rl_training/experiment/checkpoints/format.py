@@ -1,8 +1,8 @@
-"""Checkpoints as folders of safetensors and JSON: nothing in them can run code.
+"""The checkpoint format: folders of safetensors and JSON files, which cannot run code.
 
-`step_<N>/` holds one `<group>.safetensors` per group of state (`model` is all that acting needs) and `manifest.json`
-with the config, the progress, everything that is not a tensor, and the size and hash of each file. A folder appears
-under its name only when it is complete and on disk.
+`step_<N>/` holds one `<group>.safetensors` per group of state (`model` is enough to act) and `manifest.json` with the
+config, the progress, all state that is not a tensor, and the size and hash of each file. A folder gets its name only
+when it is complete and on disk.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ FORMAT_VERSION = 2
 """Increase it when the layout changes: checkpoints of any other version are refused."""
 SPACES = ("observation_space", "action_space")
 FORGERIES = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError)
-"""What a file of anybody's making can cause where it is used."""
+"""Errors that a forged or damaged file can cause."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,15 @@ def write_checkpoint(
     signed: bool = False,
     vouched: bool = True,
 ) -> int:
-    """Write a checkpoint folder, complete under its name or not there at all; return its size in bytes.
+    """Write a checkpoint folder atomically; return its size in bytes.
 
-    `signed`: what is written was read from a checkpoint of this user's. Not `vouched` for: it names what somebody else
-    chose, and nobody has allowed.
+    The checkpoint is signed if its content was read from a `signed` one, or if it is `vouched` for and imports no new
+    module. It is not vouched for if it names code that comes from an untrusted checkpoint.
     """
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
-        # what was only passed on, such as a stranger's agent in an environment of ours, is not vouched for
         signs = signed or (vouched and imports_nothing(config))
         size = _write_content(temporary, config, progress, state, facts, signs)
         replace_folder(temporary, folder)
@@ -119,13 +118,13 @@ def _counts(progress: Progress) -> dict[str, int]:
 
 
 def manifest_hash(manifest: Mapping[str, Any]) -> str:
-    """Return the hash of a manifest's content, whatever its layout, without the hash itself and its signature."""
+    """Return the hash of a manifest's content, without the entries `sha256` and `signature`."""
     content = {key: value for key, value in manifest.items() if key not in ("sha256", "signature")}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read and verify the checkpoint folder at `path`; what is damaged is named."""
+    """Read and verify the checkpoint folder at `path`; an error names the damaged file."""
     refuse_special_files(path)
     manifest = _read_manifest(path)
     with _fitting(f"checkpoint {path}: manifest.json"):
@@ -140,7 +139,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         tensors = {}
         for name, entry in dict(manifest["files"]).items():
             if Path(name).name != name or not name.endswith(".safetensors"):
-                raise UserError(f"checkpoint {path} names a file outside of it ({name!r})")
+                raise UserError(f"checkpoint {path} refers to a file outside its folder ({name!r})")
             tensors[name.removesuffix(".safetensors")] = read_tensors(
                 path / name, entry["size"], entry["sha256"]
             )
@@ -148,7 +147,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             group: join_state(tensors.get(group, {}), plain) for group, plain in manifest["state"].items()
         }
         if "model" not in state:
-            raise ValueError("there is no model in it")
+            raise ValueError("it contains no model")
         facts = _checked_facts(manifest["facts"])
         spec = _saved_spec(path, facts["spaces"], config)
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
@@ -182,7 +181,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts with the types the rest of the code relies on; only `spaces` must be there."""
+    """Return the facts with checked types; only `spaces` is required."""
     positions = {str(name): int(size) for name, size in facts.get("log_positions", {}).items()}
     if min(positions.values(), default=0) < 0:
         raise ValueError("a log position is negative")
@@ -202,7 +201,6 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked_evaluation(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return an evaluation whose summary can be told."""
     if entry is None:
         return None
     return dict(entry) | {
@@ -221,24 +219,24 @@ def _checked_replay(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _fitting(what: str) -> Iterator[None]:
-    """Turn whatever a forged or outdated file can cause into a sentence."""
+    """Turn the errors that a forged or damaged file causes into one that names the file."""
     try:
         yield
     except FORGERIES as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(
-            f"{what} does not fit: {type(error).__name__}: {reason}; use another checkpoint"
+            f"{what} is invalid: {type(error).__name__}: {reason}; use another checkpoint"
         ) from error
 
 
 def restoring(source: object) -> contextlib.AbstractContextManager[None]:
-    """Guard for putting a checkpoint's state into live objects; `source` is named if it does not fit."""
+    """Return a context for loading a checkpoint's state into objects; errors name `source`."""
     return _fitting(f"checkpoint {source}")
 
 
 @contextlib.contextmanager
 def fitting_weights(source: object) -> Iterator[None]:
-    """Guard for loading weights and statistics: a different shape means another environment or network."""
+    """Report a shape mismatch of weights or statistics as another environment or network."""
     try:
         yield
     except RuntimeError as error:
@@ -249,7 +247,7 @@ def fitting_weights(source: object) -> Iterator[None]:
 
 
 def step_of(name: str) -> int:
-    """Return N of a folder's name `step_<N>`, -1 of any other."""
+    """Return N for a folder name `step_<N>`, and -1 for any other name."""
     number = name.removeprefix("step_")
     sensible = name.startswith("step_") and number.isascii() and number.isdigit() and len(number) < 19
     return int(number) if sensible else -1

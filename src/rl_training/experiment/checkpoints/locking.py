@@ -1,4 +1,4 @@
-"""One process per run folder: a lock that dies with its owner."""
+"""The lock that allows one process per run folder."""
 
 import contextlib
 import errno
@@ -13,18 +13,16 @@ from rl_training.core.errors import UserError
 
 try:
     import fcntl
-except ImportError:  # the first of several things that only POSIX has
+except ImportError:  # Windows
     raise UserError(
-        "rl_training trains and evaluates on POSIX systems (Linux, macOS): it needs their file locks, signals and "
-        "forks; on Windows, use it inside of WSL"
+        "rl_training needs a POSIX system (Linux, macOS) for file locks, signals and forks; on Windows, use WSL"
     ) from None
 
 _HELD: dict[Path, int] = {}
-"""Descriptors by folder locked by this process; a forked worker closes them, as it would keep the lock alive."""
-
+"""Lock file -> descriptor; a forked worker closes them, because it would keep the lock."""
 
 TRIES, PAUSE = 3, 0.02
-"""How often, and after how many seconds, a lock is tried for: who looks whether it is held has it for an instant."""
+"""Attempts, and seconds between them, to acquire a lock: `is_held` takes it for an instant."""
 
 
 def _forget_in_worker() -> None:
@@ -37,10 +35,10 @@ os.register_at_fork(after_in_child=_forget_in_worker)
 
 
 class RunLock:
-    """Holds `RUN/.lock` while it is entered.
+    """Context manager that holds `RUN/.lock`.
 
-    It belongs to the open file (flock), not to the process: no other opening and closing of the file, such as a copy of
-    the folder, drops it, and the kernel does when the process ends, however it ends.
+    The lock belongs to the open file (flock). Other processes may open and close the file without releasing it, and the
+    kernel releases it when the process ends.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -49,17 +47,15 @@ class RunLock:
     def __enter__(self) -> Self:
         self._key = self.path.resolve()
         if self._key in _HELD:
-            raise UserError(f"{self.path.parent} is in use by this very process; wait for that run to end")
+            raise UserError(f"{self.path.parent} is in use by this process; wait for that run to end")
         _HELD[self._key] = descriptor = self._acquire()
-        with contextlib.suppress(
-            OSError
-        ):  # only a courtesy to whoever is refused; a full disk is found out elsewhere
+        with contextlib.suppress(OSError):  # the number only improves the message of other processes
             os.truncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
         return self
 
     def _acquire(self) -> int:
-        """Return a locked descriptor of a plain file that has no other name than ours."""
+        """Return a locked descriptor of a regular file without other hard links."""
         while True:
             descriptor = self._open()
             try:
@@ -68,7 +64,7 @@ class RunLock:
                 if self._is_still(status):
                     if status.st_nlink == 1:
                         return descriptor
-                    self.path.unlink()  # it is a file elsewhere as well, which is not ours to write
+                    self.path.unlink()  # a hard link to a file elsewhere, which must not be written
             except OSError as error:
                 os.close(descriptor)
                 raise UserError(f"{self.path} cannot be replaced: {error.strerror}") from error
@@ -84,7 +80,7 @@ class RunLock:
             raise UserError(f"{self.path} cannot be opened: {error.strerror}") from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise UserError(f"{self.path} is not a plain file; delete it")
+            raise UserError(f"{self.path} is not a regular file; delete it")
         return descriptor
 
     def _lock(self, descriptor: int) -> None:
@@ -98,12 +94,12 @@ class RunLock:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
             raise UserError(
-                f"{self.path} cannot be locked: the file system of {self.path.parent} has no locks; "
-                "use an output_dir on another one"
+                f"{self.path} cannot be locked: its file system does not support locks; use an "
+                "output_dir on another file system"
             ) from error
 
     def _is_still(self, status: os.stat_result) -> bool:
-        """Return whether the name still belongs to the file that we locked: another process may have replaced it."""
+        """Return whether the path still names the locked file: another process may have replaced it."""
         try:
             return os.path.samestat(status, self.path.lstat())
         except FileNotFoundError:
@@ -113,12 +109,12 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         descriptor = _HELD.pop(self._key, None)
-        if descriptor is not None:  # a worker that was forked meanwhile has none
+        if descriptor is not None:  # None in a forked worker
             os.close(descriptor)
 
 
 def _locked(descriptor: int, kind: int, tries: int = TRIES) -> bool:
-    """Lock an open file, if nobody else has."""
+    """Try to lock an open file; return whether it worked."""
     for tries_left in reversed(range(tries)):
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -130,14 +126,14 @@ def _locked(descriptor: int, kind: int, tries: int = TRIES) -> bool:
 
 
 def is_held(run_dir: Path, *, if_unknown: bool = True) -> bool:
-    """Tell whether a process works on a run right now; of a lock that may not be looked at, what `if_unknown` says."""
+    """Return whether a process is using a run; `if_unknown` if the lock file may not be read."""
     try:
         descriptor = os.open(run_dir / ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         return if_unknown and error.errno in (errno.EACCES, errno.EPERM)
     try:
-        return not _locked(descriptor, fcntl.LOCK_SH, tries=1)  # several may look at once
-    except OSError:  # a file system without locks, on which no run is trained
+        return not _locked(descriptor, fcntl.LOCK_SH, tries=1)  # shared, so that several may check at once
+    except OSError:  # no locks on this file system, so no run trains here
         return False
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The replay data of a run: written in segments beside the checkpoints, listed in each manifest that needs it."""
+"""The replay data of a run: written in segments next to the checkpoints, and listed in their manifests."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -18,22 +18,21 @@ FOLDER = "replay"
 
 
 class ReplayFiles:
-    """Saves and restores the storages of one run's experience source; there are none for on-policy algorithms."""
+    """Saves the storages of a run's experience source; on-policy algorithms have none."""
 
     def __init__(self, checkpoints: Path, storages: Mapping[str, RowStorage]) -> None:
         self.checkpoints, self.storages = checkpoints, storages
         self.folder = checkpoints / FOLDER
         self._stores = {kind: SegmentStore(self.folder, _prefix(kind)) for kind in storages}
-        # by checkpoint: reading every manifest every time would be slow
-        self._listed: dict[str, list[Any]] = {}
+        self._listed: dict[str, list[Any]] = {}  # by checkpoint, so that each manifest is read once
 
     @property
     def bytes_written(self) -> int:
-        """What this process has written so far."""
+        """Bytes written by this process so far."""
         return sum(store.bytes_written for store in self._stores.values())
 
     def save(self, checkpoint: str) -> dict[str, Any]:
-        """Write what is new; return what the manifest of `checkpoint` must say."""
+        """Write the new rows; return the entry for the manifest of `checkpoint`."""
         listed = {}
         for kind, storage in self.storages.items():
             listed[kind] = {
@@ -45,7 +44,7 @@ class ReplayFiles:
         return listed
 
     def go_on_after(self, listed: Mapping[str, Any]) -> None:
-        """Count what a manifest of this run lists as written; `load_replay` has put its rows back."""
+        """Treat the segments that a manifest lists as written, after `load_replay` has restored their rows."""
         for kind, store in self._stores.items():
             store.go_on_after(listed[kind]["segments"])
 
@@ -61,10 +60,10 @@ class ReplayFiles:
 
 
 def load_replay(storages: Mapping[str, RowStorage], checkpoint: Path, listed: Mapping[str, Any]) -> None:
-    """Put back the rows that the manifest of a checkpoint lists; each file is read once, and verified as it is."""
+    """Restore the rows that the manifest of a checkpoint lists; each file is verified while it is read."""
     for kind, storage in storages.items():
         if kind not in listed:
-            raise UserError(f"{checkpoint} lists no {kind} of the replay buffer; use another checkpoint")
+            raise UserError(f"{checkpoint} has no {kind} for the replay buffer; use another checkpoint")
         entry, store = listed[kind], SegmentStore(checkpoint.parent / FOLDER, _prefix(kind))
         with _agent_is_whole(checkpoint):
             store.restore(storage, entry["segments"], entry["total_rows"], entry["kept_rows"])
@@ -79,13 +78,13 @@ def verify_replay(checkpoint: Path, listed: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _agent_is_whole(checkpoint: Path) -> Iterator[None]:
-    """Add to a complaint about replay data what can still be done."""
+    """Add what the user can still do to an error about replay data."""
     try:
         yield
     except UserError as error:
         raise UserError(
-            f"{error}; the agent in {checkpoint} is whole, so it can still act, and learn on with an empty buffer "
-            "after a save to another folder"
+            f"{error}; the agent in {checkpoint} is intact: load it and save it to another folder to continue with an "
+            "empty buffer"
         ) from error
 
 
@@ -93,10 +92,9 @@ def _listed_in(checkpoint: Path) -> list[Any]:
     try:
         replay = read_json(checkpoint / "manifest.json")["facts"].get("replay", {})
         return [entry["segments"] for entry in replay.values()]
-    except (UserError, KeyError, TypeError, AttributeError):  # damaged: it cannot be resumed from anyway
+    except (UserError, KeyError, TypeError, AttributeError):  # damaged, so no run can resume from it
         return []
 
 
 def _prefix(kind: str) -> str:
-    """Transitions are what a replay is about; other kinds carry their name."""
     return "" if kind == "transitions" else kind

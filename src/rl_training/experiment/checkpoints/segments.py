@@ -1,10 +1,10 @@
-"""Append-only storage for data that outlives a rollout: each checkpoint writes what is new, and little more.
+"""Append-only storage for replay data: each checkpoint writes the new rows and little more.
 
-Rows have absolute numbers that never repeat. A checkpoint needs the rows `[total - kept, total)`; they lie in segment
-files `segment_<first>_<end>.safetensors` beside the checkpoints (`segment_<kind>_…` where a buffer has several kinds of
-rows), listed and hashed in every manifest that needs them, and deleted when no kept manifest does. Small neighbours are
-written together as one larger file, as log-structured stores do, so that the list stays short: a row is written again
-once per level of size, of which there are five, and never after it lies in a file of `MAX_ROWS / 2` rows or more.
+Rows have absolute numbers that are never reused. A checkpoint needs the rows `[total - kept, total)`. They are stored
+in files `segment_<first>_<end>.safetensors` next to the checkpoints (`segment_<kind>_…` if a buffer has several kinds
+of rows). Every manifest lists the files that it needs with their hashes, and a file that no manifest needs is
+deleted. Small neighbours are merged into larger files, as in a log-structured store, so that the list stays short: a
+row is written again at most once per size level, of which there are five.
 """
 
 import re
@@ -21,20 +21,20 @@ from rl_training.experiment.checkpoints.tensor_files import read_tensors, write_
 
 MAX_ROWS = 2**14
 FAN_IN = 8
-"""So many neighbours of one level of size become one of the next."""
+"""This many neighbours of one size level are merged into one of the next."""
 Span: TypeAlias = tuple[int, int]
 NAME = re.compile(r"segment_([a-z]+_)?(\d+)_(\d+)\.safetensors")
 
 
 class RowStorage(Protocol):
-    """A buffer whose rows can be read and written by absolute number, such as a ring."""
+    """A buffer whose rows can be read and written by absolute number, such as a ring buffer."""
 
     total_rows: int
     """Rows ever added."""
     kept_rows: int
-    """How many of the newest are still there."""
+    """How many of the newest rows are in the buffer."""
     capacity: int
-    """How many there is room for."""
+    """The largest number of rows that the buffer can hold."""
 
     def read_rows(self, start: int, stop: int) -> dict[str, Tensor]: ...
     def restore_rows(self, start: int, rows: Mapping[str, Tensor], total_rows: int) -> None: ...
@@ -42,7 +42,7 @@ class RowStorage(Protocol):
 
 @dataclass(frozen=True)
 class Segment:
-    """One file: rows [start, stop), with its size and hash."""
+    """One file with the rows [start, stop), its size and its hash."""
 
     name: str
     start: int
@@ -52,7 +52,7 @@ class Segment:
 
 
 class SegmentStore:
-    """Writes and reads the segments of one storage of one run, in `RUN/checkpoints/replay`."""
+    """Writes and reads the segments of one storage in `RUN/checkpoints/replay`."""
 
     def __init__(self, folder: Path, kind: str = "") -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class SegmentStore:
         self.bytes_written = 0
 
     def append(self, storage: RowStorage) -> list[dict[str, Any]]:
-        """Write the rows that no file holds yet or any more; return the list a manifest must carry."""
+        """Write the rows that no intact file holds; return the list for the manifest."""
         first = storage.total_rows - storage.kept_rows
         whole: dict[Span, Segment] = {}
         spans: list[Span] = []
@@ -81,30 +81,30 @@ class SegmentStore:
         return [asdict(segment) for segment in self.segments]
 
     def go_on_after(self, listed: Sequence[Mapping[str, Any]]) -> None:
-        """Count the listed segments as written."""
+        """Treat the listed segments as written."""
         self.segments = [_checked(entry) for entry in listed]
 
     def _is_there(self, segment: Segment) -> bool:
-        """Tell whether the file is as long as it was; its content is not read."""
+        """Return whether the file still has its size; the content is not read."""
         path = self.folder / segment.name
         try:
             size = path.lstat().st_size
             problem = f"has {size} bytes instead of {segment.size}"
         except FileNotFoundError:
-            size, problem = -1, "is gone"
+            size, problem = -1, "was deleted"
         if size != segment.size:
-            warnings.warn(f"{path} {problem}: its rows are written again from memory", stacklevel=4)
+            warnings.warn(f"{path} {problem}; writing its rows again from memory", stacklevel=4)
         return size == segment.size
 
     def restore(
         self, storage: RowStorage, listed: Sequence[Mapping[str, Any]], total_rows: int, kept_rows: int
     ) -> None:
-        """Verify the listed segments, put their rows back, and go on appending after them."""
+        """Verify the listed segments and restore their rows; later rows are appended after them."""
         self.go_on_after(listed)
         first, last = (self.segments[0].start, self.segments[-1].stop) if self.segments else (0, 0)
         if last != total_rows or not 0 <= kept_rows <= storage.capacity or first > total_rows - kept_rows:
             raise UserError(
-                f"{self.folder}: rows {first} to {last} are listed of {total_rows}; use another checkpoint"
+                f"{self.folder}: segments hold rows {first} to {last} of {total_rows}; use another checkpoint"
             )
         for before, after in zip(self.segments, self.segments[1:], strict=False):
             if before.stop != after.start:
@@ -114,11 +114,11 @@ class SegmentStore:
         for segment in self.segments:
             rows = read_tensors(self.folder / segment.name, segment.size, segment.sha256)
             if any(len(column) != segment.stop - segment.start for column in rows.values()):
-                raise UserError(f"{self.folder / segment.name} holds other rows than its name says")
+                raise UserError(f"{self.folder / segment.name} does not hold the rows that its name says")
             try:
                 storage.restore_rows(segment.start, rows, segment.stop)
             except (KeyError, ValueError) as error:
-                raise UserError(f"{self.folder / segment.name} does not fit: {error}") from error
+                raise UserError(f"{self.folder / segment.name} does not fit the buffer: {error}") from error
 
     def _write(self, start: int, stop: int, storage: RowStorage) -> Segment:
         name = f"{self.prefix}{start}_{stop}.safetensors"
@@ -129,16 +129,15 @@ class SegmentStore:
 
 
 def merged(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans [start, stop) in which the neighbours `spans` should lie; a function of `spans` alone.
+    """Return the spans [start, stop) into which neighbouring `spans` should be merged.
 
-    Levels never fall along the result, and fewer than FAN_IN neighbours share one, but for the largest.
+    Levels never decrease along the result, and fewer than FAN_IN neighbours have the same level, except the largest.
     """
     found: list[Span] = []
     for start, stop in spans:
-        # a smaller one would be stuck before a larger
         while found and _level(found[-1]) > _level((start, stop)):
             start = found.pop()[0]
-        # in slices: the rows of a segment are gathered in memory while it is written
+        # in slices, because the rows of a segment are gathered in memory while it is written
         for place in range(start, stop, MAX_ROWS):
             found.append((place, min(place + MAX_ROWS, stop)))
         while (level := _level(found[-1])) and [_level(span) for span in found[-FAN_IN:]] == [level] * FAN_IN:
@@ -149,7 +148,7 @@ def merged(spans: Sequence[Span]) -> list[Span]:
 
 
 def _level(span: Span) -> int:
-    """Return 0 for a span that is large enough to stay, and one more for each FAN_IN times fewer rows."""
+    """Return 0 for a span that is large enough to stay, plus 1 for each factor FAN_IN that it is smaller."""
     level, enough = 0, MAX_ROWS // 2
     while span[1] - span[0] < enough:
         level, enough = level + 1, enough // FAN_IN
@@ -157,7 +156,7 @@ def _level(span: Span) -> int:
 
 
 def prune_segments(folder: Path, needed: Iterable[Sequence[Mapping[str, Any]]]) -> None:
-    """Delete the files that none of the lists in `needed` names."""
+    """Delete the files that no list in `needed` names."""
     names = {entry["name"] for listed in needed for entry in listed}
     for path in [*folder.glob("segment_*.safetensors"), *folder.glob(".segment_*.tmp")]:
         if path.name not in names:
@@ -176,7 +175,7 @@ def _checked(entry: Mapping[str, Any]) -> Segment:
         segment = Segment(**entry)
         match = NAME.fullmatch(segment.name)
     except TypeError as error:
-        raise UserError(f"manifest has a segment that is none ({error}); use another checkpoint") from error
+        raise UserError(f"the manifest lists an invalid segment ({error}); use another checkpoint") from error
     if match is None or [int(part) for part in match.groups()[1:]] != [segment.start, segment.stop]:
-        raise UserError(f"manifest names an impossible segment {segment.name!r}; use another checkpoint")
+        raise UserError(f"the manifest lists an invalid segment {segment.name!r}; use another checkpoint")
     return segment

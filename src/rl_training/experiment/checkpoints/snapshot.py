@@ -183,7 +183,7 @@ def older_than(checkpoint: Checkpoint, run_dir: Path, damage: UserError) -> Chec
         older = read_newest(run_dir, before=checkpoint.path.name)
     except UserError:
         raise damage from None
-    warnings.warn(f"{damage}; going back to {older.path.name}", stacklevel=3)
+    warnings.warn(f"{damage}; falling back to {older.path.name}", stacklevel=3)
     return older
 
 

@@ -1,7 +1,7 @@
-"""Tensors on disk in the safetensors format: written without a copy, read once and distrustfully.
+"""Tensors on disk in the safetensors format: written without a copy, and verified when they are read.
 
-The layout: 8 bytes with the length of a JSON header, the header, which gives type, shape and place of each tensor, and
-the numbers themselves, one tensor after the other.
+The layout: 8 bytes with the length of a JSON header, the header with dtype, shape and offsets of each tensor, and the
+data of one tensor after the other.
 """
 
 import hashlib
@@ -37,9 +37,9 @@ NAMES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
-    """Replace `path` by the tensors in one step; return its size and its hash.
+    """Atomically replace the file at `path`; return its size and its hash.
 
-    A tensor that lies in main memory in one piece, as parameters and rows do, is written from where it lies.
+    A contiguous CPU tensor, such as a parameter or replay rows, is written without a copy.
     """
     size, digest = 0, hashlib.sha256()
     with replacing(path) as file:
@@ -51,8 +51,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
 
 
 def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield the parts of the file in their order."""
-    # large numbers first, so that each begins at a multiple of its size
+    """Yield the parts of the file in order."""
+    # largest element size first, so that every tensor is aligned
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header, place = {}, 0
     for name in order:
@@ -69,22 +69,22 @@ def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     yield struct.pack("<Q", len(text)) + text
     for name in order:
         whole = tensors[name].detach().to("cpu").contiguous()
-        # torch calls one number contiguous whatever its stride, but would not show its bytes
+        # torch calls a single element contiguous whatever its stride, but refuses to view it as bytes
         flat = whole.as_strided((whole.numel(),), (1,))
         yield flat.view(torch.uint8).numpy().data
 
 
 def read_tensors(path: Path, size: int, sha256: str) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file whose size and hash are known. Nothing in it can run code.
+    """Return the tensors of a safetensors file whose size and hash are known.
 
-    Size, hash and header are checked before a tensor is made, so memory is bounded by the file on disk.
+    Size, header and hash are checked before any tensor is created, so memory is bounded by the size of the file.
     """
     try:
         if path.is_symlink():
-            raise UserError(f"{path} is a link; a checkpoint holds plain files")
+            raise UserError(f"{path} is a symbolic link; a checkpoint contains only regular files")
         found = path.stat().st_size
         if found != size:
-            raise UserError(f"{path} has {found} bytes instead of {size}: it is damaged")
+            raise UserError(f"{path} is damaged: it has {found} bytes instead of {size}")
         with path.open("rb") as file:
             content = file.read(size)
         if len(content) < 8 or struct.unpack_from("<Q", content)[0] > min(MAX_HEADER_BYTES, found - 8):
@@ -92,9 +92,9 @@ def read_tensors(path: Path, size: int, sha256: str) -> dict[str, Tensor]:
         if hashlib.sha256(content).hexdigest() != sha256:
             raise UserError(f"{path} is damaged: its hash differs from the manifest's")
         tensors = tensors_from(content)
-        # in an order that does not change: who puts them together meets `a` before `a/b`
+        # sorted, so that `a` always comes before `a/b`
         return {name: tensors[name] for name in sorted(tensors)}
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (SafetensorError, KeyError) as error:  # a type that torch does not have
+    except (SafetensorError, KeyError) as error:  # KeyError: a dtype that torch does not have
         raise UserError(f"{path} is not a safetensors file: {error}") from error

@@ -112,7 +112,7 @@ def test_a_file_system_without_locks_is_named_as_such(tmp_path, monkeypatch, cod
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", unable)
-    with pytest.raises(UserError, match="has no locks; use an output_dir on another"):
+    with pytest.raises(UserError, match="does not support locks; use an output_dir on another"):
         RunLock(tmp_path).__enter__()
 
 

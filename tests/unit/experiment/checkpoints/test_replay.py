@@ -196,7 +196,7 @@ def test_frames_are_saved_beside_the_transitions(tmp_path: Path) -> None:
     draws = [each.sample(16, np.random.default_rng(0)) for each in (buffer, fresh)]
     assert torch.equal(draws[0].obs, draws[1].obs)
     assert torch.equal(draws[0].next_obs, draws[1].next_obs)
-    with pytest.raises(UserError, match="lists no frames of the replay buffer; use another checkpoint"):
+    with pytest.raises(UserError, match="has no frames for the replay buffer; use another checkpoint"):
         load_replay(framed().storages, tmp_path / "step_1", {"transitions": listed["transitions"]})
 
 
@@ -210,12 +210,12 @@ def test_damaged_replay_data_is_named_and_what_is_whole_is_told(tmp_path: Path) 
     content = bytearray(segment.read_bytes())
     content[-1] ^= 1
     segment.write_bytes(bytes(content))
-    with pytest.raises(UserError, match=r"segment_0_6.*; the agent in .*step_1 is whole"):
+    with pytest.raises(UserError, match=r"segment_0_6.*; the agent in .*step_1 is intact"):
         verify_replay(saved, listed)
     with pytest.raises(UserError, match="segment_0_6"):
         load_replay(make_buffer().storages, saved, listed)
     segment.unlink()
-    with pytest.raises(UserError, match=r"segment_0_6.*; the agent in .*step_1 is whole"):
+    with pytest.raises(UserError, match=r"segment_0_6.*; the agent in .*step_1 is intact"):
         verify_replay(saved, listed)
 
 

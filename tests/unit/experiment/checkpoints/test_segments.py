@@ -265,7 +265,7 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize(("damage", "problem"), [(Path.unlink, "is gone"), (cut, "has .* bytes instead of")])
+@pytest.mark.parametrize(("damage", "problem"), [(Path.unlink, "was deleted"), (cut, "has .* bytes instead of")])
 def test_a_file_that_vanished_is_written_again_from_memory(tmp_path, damage, problem):
     storage, store = ring(), SegmentStore(tmp_path)
     for _ in range(2):
@@ -273,7 +273,7 @@ def test_a_file_that_vanished_is_written_again_from_memory(tmp_path, damage, pro
         listed = store.append(storage)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     damage(tmp_path / "segment_0_4.safetensors")
-    with pytest.warns(UserWarning, match=f"segment_0_4.safetensors {problem}.*written again from memory"):
+    with pytest.warns(UserWarning, match=f"segment_0_4.safetensors {problem}.*writing its rows again from memory"):
         assert store.append(storage) == listed
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert store.append(storage) == listed  # and nothing more is said
@@ -286,7 +286,7 @@ def test_rows_that_the_ring_has_forgotten_do_not_come_back(tmp_path):
         store.append(storage)
     add(storage, 4)  # rows 0 and 1 are overwritten
     (tmp_path / "segment_0_4.safetensors").unlink()
-    with pytest.warns(UserWarning, match="segment_0_4.safetensors is gone"):
+    with pytest.warns(UserWarning, match="segment_0_4.safetensors was deleted"):
         listed = store.append(storage)
     assert [(entry["start"], entry["stop"]) for entry in listed] == [(2, 4), (4, 8), (8, 12)]
     assert_same(restored(tmp_path, listed, 12)[0], storage)
@@ -428,7 +428,7 @@ def test_a_link_is_refused(saved):
     path = folder / listed[0]["name"]
     path.rename(folder / "elsewhere")
     path.symlink_to(folder / "elsewhere")
-    assert "is a link" in refused(folder, listed)
+    assert "is a symbolic link" in refused(folder, listed)
 
 
 def test_a_gap_is_refused(saved):
