@@ -34,7 +34,7 @@ def test_the_script_is_short() -> None:
 def test_the_page_runs_as_shown(tmp_path: Path) -> None:
     (tmp_path / "my_encoder.py").write_text(ENCODER, encoding="utf-8")
     (tmp_path / "train_walk.py").write_text(SCRIPT, encoding="utf-8")
-    answer = "SIGINT: a checkpoint follows the update; Ctrl-C again stops at once"
+    answer = "SIGINT: saving a checkpoint after this update; Ctrl-C again stops at once"
     told = run(tmp_path, "train_walk.py", told=answer)
     assert re.search(r"interrupted: .*step_2048", told), told
     assert float(told.split("return ")[1]) == pytest.approx(-1.0), "it walks straight to the end"

@@ -1,8 +1,8 @@
-"""Runs on disk: folders, checkpoints, logs, curves and videos."""
+"""One run: starting, resuming and evaluating it, its folder, checkpoints, logs and videos."""
 
 from typing import TYPE_CHECKING, Any
 
-import rl_training.experiment.checkpoints.locking  # noqa: F401  # says so at once where there is no POSIX
+import rl_training.experiment.checkpoints.locking  # noqa: F401  # raises at once on Windows
 
 if TYPE_CHECKING:
     from rl_training.experiment.start import evaluate_checkpoint
@@ -11,7 +11,7 @@ __all__ = ["evaluate_checkpoint"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the promised name when it is asked for: it brings torch, and looking after folders does without."""
+    """Import `evaluate_checkpoint` on first use, because listing run folders must not import torch."""
     if name == "evaluate_checkpoint":
         from rl_training.experiment.start import evaluate_checkpoint
 

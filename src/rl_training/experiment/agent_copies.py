@@ -1,6 +1,6 @@
-"""Agents that are copied, or sent to another process: what goes with them is what `save` writes.
+"""Copying and pickling agents: a copy contains what `save` writes.
 
-No file of ours is made this way, and none is read: whoever pickles a model does so himself, and a pickle can run code.
+The library itself never writes or reads a pickle, because a pickle can run code.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 def copied_state(state: dict[str, State]) -> dict[str, State]:
-    """Return the state with tensors of their own, as they are now and on the CPU.
+    """Return a copy of the state on the CPU.
 
-    Parameters are views of one flat vector, which pickling would write for each of them.
+    Parameters are views of one flat vector, which pickling would write once per parameter.
     """
     return {group: _copied(content) for group, content in state.items()}
 
@@ -43,7 +43,7 @@ def _copied(content: State) -> State:
 
 
 def check_picklable(given: UserObjects) -> None:
-    """Refuse to pickle what another process could not find under its name."""
+    """Raise if another process could not import a user's object by its name."""
     parts: tuple[tuple[str, Any], ...] = (
         ("env", given.factory),
         ("encoder", given.encoder),
@@ -57,17 +57,17 @@ def check_picklable(given: UserObjects) -> None:
         name = getattr(part, "__qualname__", repr(part)).rpartition(".")[2]
         what = "a lambda" if name == "<lambda>" else f"{name}, {_kind(part)}"
         raise UserError(
-            f"a model cannot be pickled whose parts have no name to be found by: {role} is {what}; move it to the top "
-            "of a module, or save the model with save(path) and give it again to load(path)"
+            f"the model cannot be pickled: {role} is {what}, which cannot be imported by name; move it to the top "
+            "level of a module, or use save(path) and pass it again to load(path)"
         )
 
 
 def _kind(part: Any) -> str:
-    return f"a {'class' if isinstance(part, type) else 'function'} inside of another one"
+    return f"a local {'class' if isinstance(part, type) else 'function'}"
 
 
 def _has_a_name(part: Any) -> bool:
-    """Tell whether something is what its module has under its name; an object is pickled by its class and content."""
+    """Return whether a class or function, or the class of an object, can be imported by its name."""
     named = part if hasattr(part, "__qualname__") and not hasattr(part, "__self__") else type(part)
     found: Any = sys.modules.get(named.__module__)
     for name in named.__qualname__.split("."):
@@ -79,7 +79,7 @@ def _has_a_name(part: Any) -> bool:
 def checkpoint_to_continue(
     agent: "Agent | None", run_dir: str | PathLike[str] | None
 ) -> Iterator[str | PathLike[str] | None]:
-    """Yield what a model goes on from: its run or checkpoint, or, if that is gone, the agent, written for this."""
+    """Yield the path that a model continues from: its run or checkpoint, or else a temporary copy of the agent."""
     path = run_dir or (agent.path if agent is not None else None)
     if path is None and (agent is None or agent.timesteps == 0):
         yield None
@@ -91,5 +91,5 @@ def checkpoint_to_continue(
 
 
 def existing_folder(run_dir: PathLike[str] | None) -> PathLike[str] | None:
-    """Return the folder of a run if this machine has it."""
+    """Return the folder of a run if it exists on this machine."""
     return run_dir if run_dir is not None and Path(run_dir).exists() else None

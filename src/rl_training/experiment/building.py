@@ -1,7 +1,4 @@
-"""The parts of a run from its config, and from what a user gives besides: classes and functions.
-
-Of those a checkpoint knows the names at most.
-"""
+"""Builds the parts of a run from its config and from the classes and functions that a user passes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,9 +24,10 @@ from rl_training.models.images import READING, image_leaves
 
 @dataclass(frozen=True)
 class UserObjects:
-    """The class whose builders make the parts, the function that builds an environment, the encoder's class.
+    """Objects that a user passes: the algorithm's class, the function that builds an environment, the encoder's class.
 
-    Without them they follow from the config: the algorithm table, Gymnasium's registry, the setting `encoder`.
+    Each of them is optional. By default the config decides: `algo`, `env_id` and `encoder`. A checkpoint stores at most
+    the names of these objects.
     """
 
     algorithm: type[Algorithm] | None = None
@@ -41,11 +39,11 @@ class UserObjects:
             checked_factory(self.factory)
 
     def name_encoder(self, config: TrainConfig) -> TrainConfig:
-        """Return the config with the name of the encoder that is given, under which it is saved."""
+        """Return the config with the name of the given encoder, which is saved in checkpoints."""
         return config if self.encoder is None else config.with_overrides(encoder=encoder_name(self.encoder))
 
     def encoder_for(self, config: TrainConfig) -> EncoderClass | None:
-        """Return the encoder of the user's own that a run has; its module is imported, if it was not given."""
+        """Return the custom encoder of a run, if any; one that was not given is imported."""
         name = config.algorithm.encoder
         if self.encoder is not None or ":" not in name:
             return self.encoder
@@ -62,20 +60,20 @@ NO_OBJECTS = UserObjects()
 
 
 def build_parts(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS) -> Parts:
-    """Return all parts of a run, as the class that is given builds them; by default the table's entry."""
+    """Return all parts of a run."""
     chosen = given.algorithm or ALGORITHMS[config.algo]
     refuse_actions(chosen, spec.action_space)
     return chosen.build(config.algorithm, _build_context(config, spec, given))
 
 
 def build_actor(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS) -> Actor[Any]:
-    """Return all that acting needs, and nothing else."""
+    """Return only the parts that are needed to act."""
     chosen = given.algorithm or ALGORITHMS[config.algo]
     refuse_actions(chosen, spec.action_space)
     try:
         return chosen.build_actor(config.algorithm, _build_context(config, spec, given))
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's way to say it
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # how torch reports it
             raise
         raise UserError(f"there is not enough memory for the agent's networks: {error}") from error
 
@@ -83,15 +81,14 @@ def build_actor(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJE
 def with_masks(
     config: TrainConfig, given: UserObjects = NO_OBJECTS, notice: Callable[[str], None] = lambda text: None
 ) -> TrainConfig:
-    """Return the config with `use_action_masks: auto` settled by what the environment tells; say what that is."""
+    """Return the config with `use_action_masks: auto` resolved by inspecting the environment."""
     takes = (given.algorithm or ALGORITHMS[config.algo]).takes_action_masks
-    as_it_is = config.with_overrides(use_action_masks="auto")  # masks that are heeded are checked, too
+    as_it_is = config.with_overrides(use_action_masks="auto")  # "on" would check every mask
     build = partial(make_vector_env, as_it_is, 1, factory=given.factory)
     return settle_masks(config, build, takes_masks=takes, notice=notice)
 
 
 def _build_context(config: TrainConfig, spec: EnvSpec, given: UserObjects) -> BuildContext:
-    """Return the part of a config that builders may see."""
     return BuildContext(
         spec,
         config.seed,
@@ -105,18 +102,18 @@ def _build_context(config: TrainConfig, spec: EnvSpec, given: UserObjects) -> Bu
 
 
 def flattened_images(config: TrainConfig, spec: EnvSpec) -> list[str]:
-    """Return the entries of an observation that are images, and numbers to the network because the config says so."""
+    """Return the image entries of an observation that the config treats as flat numbers (`encoder: flat`)."""
     settings = config.algorithm
     if settings.encoder != "flat":
         return []
     try:
         return list(image_leaves(spec.observation_space, READING))
-    except UserError:  # which of its axes holds the channels is not to be seen
+    except UserError:  # the channel axis is ambiguous
         return []
 
 
 def custom_algorithm_name(config: TrainConfig, given: UserObjects) -> str | None:
-    """Return the name of a class that builds its parts otherwise than the table's entry does; None for any other."""
+    """Return the name of an algorithm class that overrides a builder; None for any other."""
     algorithm = given.algorithm
     if algorithm is None or not has_custom_builder(algorithm, ALGORITHMS[config.algo]):
         return None
@@ -124,13 +121,13 @@ def custom_algorithm_name(config: TrainConfig, given: UserObjects) -> str | None
 
 
 def has_custom_builder(algorithm: type[Algorithm], table: type[Algorithm]) -> bool:
-    """Tell whether a class has a builder of its own."""
+    """Return whether a class overrides a builder of the built-in algorithm."""
     names = ("build", "build_actor", "build_source", "build_learner")
     return any(getattr_static(algorithm, name) is not getattr_static(table, name) for name in names)
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the torch device; `auto` is the CPU, as all networks of this version are small."""
+    """Return the torch device; `auto` is the CPU, which is fastest for small networks."""
     try:
         device = torch.device("cpu" if name == "auto" else name)
         torch.zeros(1, device=device).item()

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live display in a terminal, plain lines elsewhere."""
+"""Progress display of a run: a live display in a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -30,19 +30,19 @@ TABLE_ROWS = (
 
 
 class Console(Callback):
-    """Both a logger (rows of metrics) and a callback (progress); does nothing itself.
+    """Base class, both a logger (rows of metrics) and a callback (progress); shows nothing.
 
-    Rows may be minutes apart, so that what is known between them is shown, too: steps, speed and recent episodes.
+    Rows may be minutes apart. Between them, subclasses show steps, speed and recent episodes.
     """
 
     _begun, _begun_at = 0.0, 0
 
     def start(self, progress: Progress, recent: Callable[[], dict[str, float]] = dict) -> None:
-        """Before the first step; `recent` tells the means of the last episodes, as a row names them."""
+        """Called before the first step; `recent` returns means over the last episodes under their metric names."""
         self._recent, self._begun, self._begun_at = recent, time.monotonic(), progress.clock
 
     def _between_rows(self, progress: Progress) -> dict[str, float]:
-        """Return what is known without a row."""
+        """Return the metrics that are known without a row."""
         seconds = max(time.monotonic() - self._begun, 1e-9)
         return self._recent() | {"time/fps": (progress.clock - self._begun_at) / seconds}
 
@@ -52,17 +52,17 @@ class Console(Callback):
             self.on_collect(progress)
 
     def notice(self, text: str) -> None:
-        """Something to know before the run."""
+        """Show a note before the run."""
 
     def log(self, metrics: dict[str, float], clock: int) -> None:
-        """A new row."""
+        """Show a new row."""
 
     def close(self) -> None:
-        """After the last row."""
+        """Called after the last row."""
 
 
 class PlainConsole(Console):
-    """One line per evaluation, and one every few seconds in between, of a row or of what is known without one."""
+    """Prints one line per evaluation, and one every few seconds in between."""
 
     def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 5.0) -> None:
         self.stream = stream or sys.stdout
@@ -72,7 +72,7 @@ class PlainConsole(Console):
         self._no_room = False
 
     def start(self, progress: Progress, recent: Callable[[], dict[str, float]] = dict) -> None:
-        """Remember the budget."""
+        """Remember the total number of steps."""
         super().start(progress, recent)
         self._total, self._unit = progress.total, progress.unit
         self._last_line = time.monotonic()
@@ -82,8 +82,8 @@ class PlainConsole(Console):
         self._print(f"note: {text}")
 
     def on_collect(self, progress: Progress) -> None:
-        """Print what is known, if no row has come for long."""
-        if self._is_due() and not progress.done:  # an end has its own row
+        """Print a line if there has been none for some seconds."""
+        if self._is_due() and not progress.done:  # the end has its own row
             self._line(self._between_rows(progress), progress.clock)
 
     def log(self, metrics: dict[str, float], clock: int) -> None:
@@ -107,7 +107,7 @@ class PlainConsole(Console):
         self._print("  ".join(parts))
 
     def _print(self, line: str) -> None:
-        """Print a line; a run does not end because there is no room for its lines."""
+        """Print a line; a full disk ends the output, not the run."""
         if self._no_room:
             return
         try:
@@ -120,7 +120,7 @@ class PlainConsole(Console):
 
 
 class RichConsole(Console):
-    """A progress bar with the time left, and a small table under it."""
+    """Shows a progress bar with the time left and a small table."""
 
     def __init__(self) -> None:
         from rich.live import Live
@@ -145,7 +145,7 @@ class RichConsole(Console):
     def start(self, progress: Progress, recent: Callable[[], dict[str, float]] = dict) -> None:
         """Show the bar."""
         super().start(progress, recent)
-        if self._task is None:  # a restart goes on with the same bar
+        if self._task is None:  # a restart keeps the bar
             self._task = self._bar.add_task("training", total=progress.total, unit=progress.unit)
         self._bar.update(self._task, completed=progress.clock)
         self._live.start()
@@ -155,19 +155,19 @@ class RichConsole(Console):
         self._live.console.print(f"note: {text}")
 
     def on_collect(self, progress: Progress) -> None:
-        """Move the bar, and renew the table once per second."""
+        """Update the bar, and the table once per second."""
         self._bar.update(self._task, completed=min(progress.clock, progress.total))
         if time.monotonic() >= self._shown + 1.0:
             self.log(self._between_rows(progress), progress.clock)
 
     def log(self, metrics: dict[str, float], clock: int) -> None:
-        """Renew the table; values of earlier rows stay until replaced."""
+        """Update the table; values of earlier rows stay until they are replaced."""
         self._shown = time.monotonic()
         self._metrics |= metrics
         self._live.update(self._render(self._metrics))
 
     def close(self) -> None:
-        """Leave the last state on the screen."""
+        """Stop the display; its last state stays on the screen."""
         self._live.stop()
 
     def _render(self, metrics: dict[str, float]) -> Any:
@@ -182,14 +182,14 @@ class RichConsole(Console):
 
 
 def make_console(quiet: bool) -> Console:
-    """Return the console that suits the standard output."""
+    """Return the console that suits standard output."""
     if quiet:
         return Console()
     return RichConsole() if _draws() else PlainConsole()
 
 
 def python_console(progress: bool | Literal["auto"]) -> Console:
-    """Return what `learn(progress=...)` shows: `auto` a bar in terminals and notebooks, and nothing elsewhere."""
+    """Return the console for `learn(progress=...)`; `auto` shows a bar in terminals and notebooks, else nothing."""
     if progress not in (True, False, "auto"):
         raise UserError(f"progress is {progress!r}; use True, False or 'auto'")
     if progress == "auto":
@@ -198,13 +198,13 @@ def python_console(progress: bool | Literal["auto"]) -> Console:
 
 
 def _draws() -> bool:
-    """Tell whether a bar can be drawn: in a terminal, or in a notebook."""
+    """Return whether a bar can be drawn: in a terminal or a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return sys.stdout.isatty() or type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people read them, such as 1:05 or 2:00:00."""
+    """Format seconds as 1:05 or 2:00:00."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""What a run would find out about an environment, before there is one: every problem at once, and what to know."""
+"""`check_env`: checks an environment before training and reports all problems at once."""
 
 import time
 from collections.abc import Mapping
@@ -23,24 +23,24 @@ from rl_training.envs.observations import nested_leaves
 from rl_training.experiment.building import UserObjects, with_masks
 
 EPISODES, MAX_STEPS = 5, 1_000
-"""What is played with random actions."""
+"""Random episodes to play, and the longest one in steps."""
 LARGE_RETURN = 1_000.0
 
 
 @dataclass
 class EnvReport:
-    """What was found: `problems` would end a run or make it meaningless, `remarks` are worth knowing."""
+    """Result of `check_env`: `problems` prevent training, `remarks` are worth knowing."""
 
     name: str
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     algorithms: list[str] = field(default_factory=list)
-    """Those that take its actions."""
+    """Algorithms that support its action space."""
 
     @property
     def ok(self) -> bool:
-        """Nothing stands in the way of a run."""
+        """There are no problems."""
         return not self.problems
 
     def __str__(self) -> str:
@@ -59,9 +59,10 @@ def check_env(
     env_wrappers: Wrappers = (),
     max_episode_steps: int | None = None,
 ) -> EnvReport:
-    """Return what is wrong with an environment, and what to know of it; nothing is written.
+    """Check an environment before training; return a report with all problems and remarks.
 
-    `env` is an id, a function that builds one, or one itself, which then cannot be compared with a fresh one.
+    `env` is an id, a function that builds an environment, or an environment. The last one is not checked for
+    determinism, because that needs a second environment.
     """
     instance = env if isinstance(env, gymnasium.Env) else None
     factory: EnvFactory | None = None
@@ -122,15 +123,15 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
             env.close()
     if alone:
         report.remarks.append(
-            "one environment was given: give what builds it to have it compared with a fresh one"
+            "determinism was not checked, because an environment was given; give a function that builds it"
         )
         return
     finding = check_determinism(config, factory)
-    report.remarks += [f"it {problem}: a resumed run may not be exact" for problem in finding.problems]
+    report.remarks += [f"it {problem}: resuming a run may not be exact" for problem in finding.problems]
     if finding.rebuild:
         cost = finding.seconds_per_rebuild * 1000
         report.remarks.append(
-            f"it keeps something across resets, and is built anew for every episode ({cost:.2g} ms)"
+            f"it keeps state across resets, so it is rebuilt for every episode ({cost:.2g} ms)"
         )
     if not finding.problems:
         report.facts["deterministic"] = "yes, under a seed"
@@ -145,7 +146,7 @@ def _takes(face: Any, actions: Any) -> bool:
 
 
 def _play(report: EnvReport, env: SyncVectorEnv, *, masked: bool) -> None:
-    """Play some episodes by chance; note lengths, rewards, bounds and time."""
+    """Play episodes with random actions; report lengths, rewards, bounds and time."""
     returns, lengths, rewards = list[float](), list[int](), list[float]()
     outside, seconds, ended = False, 0.0, 0
     env.action_space.seed(0)
@@ -160,7 +161,7 @@ def _play(report: EnvReport, env: SyncVectorEnv, *, masked: bool) -> None:
         numbers = [np.asarray(leaf, np.float64) for _, leaf in nested_leaves(obs)] + [np.asarray(reward)]
         if not all(np.isfinite(part).all() for part in numbers):
             raise RunFault(
-                f"it gave a number that is not finite after {sum(lengths) + length + 1} steps by chance"
+                f"it returned a number that is not finite after {sum(lengths) + length + 1} random steps"
             )
         outside = outside or not env.observation_space.contains(obs)
         rewards.append(float(reward[0]))
@@ -174,21 +175,21 @@ def _play(report: EnvReport, env: SyncVectorEnv, *, masked: bool) -> None:
             if not over:
                 obs, info = env.reset()
     report.facts |= {
-        "episodes by chance": f"{min(lengths)} to {max(lengths)} steps, return {np.mean(returns):.4g}",
+        "random episodes": f"{min(lengths)} to {max(lengths)} steps, return {np.mean(returns):.4g}",
         "rewards": f"{min(rewards):.4g} to {max(rewards):.4g}",
         "step": f"{seconds / sum(lengths) * 1e6:,.0f} µs",
     }
     spec = env.envs[0].spec
     limit = spec.max_episode_steps if spec is not None else None
-    report.facts["time limit"] = f"{limit:,} steps" if limit else "none that Gymnasium knows of"
+    report.facts["time limit"] = f"{limit:,} steps" if limit else "none"
     if not ended and limit is None:
         report.remarks.append(
-            f"no episode ended within {MAX_STEPS:,} steps, and there is no time limit: --max-episode-steps 1000 gives "
-            "one"
+            f"no episode ended within {MAX_STEPS:,} steps, and there is no time limit; set one with "
+            "--max-episode-steps 1000"
         )
     if outside:
         report.remarks.append(
-            "an observation lay outside of its space's bounds; nothing but images relies on them"
+            "an observation was outside the bounds of its space; only images rely on the bounds"
         )
     if max(abs(value) for value in returns) > LARGE_RETURN:
-        report.remarks.append("returns are large: --normalize-reward, for most algorithms")
+        report.remarks.append("returns are large; consider --normalize-reward")

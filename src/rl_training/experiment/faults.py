@@ -1,4 +1,4 @@
-"""`error.txt`: the whole of what was raised, for whoever has to find out why a run ended."""
+"""Errors that end a run: their messages, and `error.txt` with the full traceback."""
 
 import contextlib
 import traceback
@@ -11,20 +11,20 @@ NAME = "error.txt"
 
 
 def disk_fault(error: OSError, what: str, run_dir: Path) -> RunFault:
-    """Return the sentence about `what` could not be written: somebody may have deleted it, or moved the whole run."""
+    """Return the error for a file `what` that could not be written: it, or the whole run, may have been deleted."""
     if not run_dir.is_dir():
         return RunFault(
-            f"{run_dir} was moved or deleted while it was being trained; if it was moved, resume it where it is now"
+            f"{run_dir} was moved or deleted during training; if it was moved, resume it at its new path"
         )
     if isinstance(error, FileNotFoundError) and (missing := _missing(error, run_dir)) is not None:
         lost = missing.is_relative_to(run_dir / "checkpoints")
-        remedy = "put it back, or train anew" if lost else "resume the run, which makes it anew"
-        return RunFault(f"{missing} was deleted while the run was being trained; {remedy}")
+        remedy = "restore it, or start a new run" if lost else "resume the run to create it again"
+        return RunFault(f"{missing} was deleted during training; {remedy}")
     return RunFault(f"{what} could not be written: {error.strerror or error}")
 
 
 def _missing(error: OSError, run_dir: Path) -> Path | None:
-    """Return what is gone of a run: the file of the error, or the folder that it was in."""
+    """Return what is missing in the run folder: the file of the error, or the folder that it was in."""
     if not is_inside(error, run_dir):
         return None
     missing = Path(error.filename)
@@ -34,16 +34,16 @@ def _missing(error: OSError, run_dir: Path) -> Path | None:
 
 
 def is_inside(error: OSError, run_dir: Path) -> bool:
-    """Tell whether an error is about a file of a run."""
+    """Return whether an error is about a file in the run folder."""
     return isinstance(error.filename, str) and Path(error.filename).absolute().is_relative_to(
         run_dir.absolute()
     )
 
 
 def readable_error(error: BaseException, run_dir: Path, checkpoint_text: str) -> BaseException:
-    """Return what a person reads of the end of a run: a sentence where one can be made, with what is kept.
+    """Return the error to report when a run ends, with `checkpoint_text` added to its message.
 
-    A sentence is completed in place: a copy would have itself as its cause.
+    A `RunFault` is changed in place: a copy would have itself as its cause.
     """
     if isinstance(error, OSError) and is_inside(error, run_dir):
         error = disk_fault(error, str(error.filename), run_dir)
@@ -57,7 +57,7 @@ def readable_error(error: BaseException, run_dir: Path, checkpoint_text: str) ->
 
 
 def last_checkpoint_text(last: Path | None) -> str:
-    """Return what a person has after a fault: the last checkpoint, which may have been taken elsewhere, or deleted."""
+    """Return a text that names the last checkpoint, which may have been moved or deleted."""
     if last is None:
         return "no checkpoint was written"
     if not last.is_dir() and last.parents[1].is_dir():
@@ -66,7 +66,7 @@ def last_checkpoint_text(last: Path | None) -> str:
 
 
 def write_traceback(run_dir: Path, error: BaseException) -> None:
-    """Write the exception with everything that led to it; a full disk is ignored, as the error itself is worth more."""
+    """Write the exception with its causes to `error.txt`; a full disk is ignored in favour of the error itself."""
     text = "".join(traceback.format_exception(error))
     for worker in _worker_tracebacks(error):
         text += f"\nIn the worker process:\n\n{worker.rstrip()}\n"
@@ -75,13 +75,13 @@ def write_traceback(run_dir: Path, error: BaseException) -> None:
 
 
 def forget_traceback(run_dir: Path) -> None:
-    """Remove the file of an earlier end: what is there tells of the latest start."""
+    """Delete the `error.txt` of an earlier attempt."""
     with contextlib.suppress(OSError):
         (run_dir / NAME).unlink(missing_ok=True)
 
 
 def _worker_tracebacks(error: BaseException) -> list[str]:
-    """Return what exceptions brought along from other processes, in the order of the causes."""
+    """Return the tracebacks of worker processes in a chain of exceptions."""
     found: list[str] = []
     seen: set[int] = set()
     link: BaseException | None = error

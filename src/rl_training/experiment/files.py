@@ -1,4 +1,4 @@
-"""Files of a run: writes that are complete or not there, and reads that trust nothing."""
+"""Files of a run: atomic writes, and reads that do not trust the file."""
 
 import contextlib
 import json
@@ -16,27 +16,27 @@ MAX_JSON_BYTES = 64 << 20
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step."""
+    """Atomically replace the file at `path` with `text`."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, data: Any) -> int:
-    """Replace `path` by `data` as readable JSON in one step; return its size."""
+    """Atomically replace the file at `path` with `data` as indented JSON; return its size."""
     content = (json.dumps(data, indent=1) + "\n").encode("utf-8")
     write_bytes(path, content)
     return len(content)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` in one step: a temporary name, fsync, rename, fsync of the folder."""
+    """Atomically replace the file at `path` with `content`."""
     with replacing(path) as file:
         file.write(content)
 
 
 def unshare(path: Path) -> None:
-    """Give a file that has other names as well, as in a snapshot made of hard links, a copy of its own.
+    """Replace a file that has other hard links, as in a backup of the run, with a copy.
 
-    What is appended to it afterwards then reaches no file outside of the run.
+    Appending to it then changes no file outside the run.
     """
     if path.lstat().st_nlink > 1:
         with path.open("rb") as shared, replacing(path) as own:
@@ -45,9 +45,9 @@ def unshare(path: Path) -> None:
 
 @contextlib.contextmanager
 def scratch_file(folder: Path, suffix: str) -> Iterator[Path]:
-    """Yield an empty file of a new name for another program to write; it is deleted unless it was renamed."""
+    """Yield a new empty file for another program to write; it is deleted unless it was renamed."""
     descriptor, name = tempfile.mkstemp(prefix=".", suffix=suffix, dir=folder)
-    os.fchmod(descriptor, 0o644)  # the maker of private files knows no other mode
+    os.fchmod(descriptor, 0o644)  # mkstemp creates private files
     os.close(descriptor)
     try:
         yield Path(name)
@@ -57,11 +57,11 @@ def scratch_file(folder: Path, suffix: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that takes the place of `path` when all is written: a temporary name, fsync, rename, fsync."""
+    """Yield a file that replaces `path` on exit: write to a temporary name, fsync, rename, fsync the folder."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         temporary.unlink(missing_ok=True)
-        with temporary.open("xb") as file:  # never through a link that somebody put there
+        with temporary.open("xb") as file:  # "x" follows no existing link
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -75,7 +75,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def name_file(error: OSError, path: Path) -> None:
-    """Put the file into an error that a person knows: fsync names none, and others a temporary one."""
+    """Set the file name of an error: fsync gives none, and other calls give the temporary one."""
     error.filename, error.filename2 = str(path), None
 
 
@@ -92,9 +92,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_folder(new: Path, folder: Path) -> None:
-    """Rename, with a possible predecessor of the same name put aside first; it goes when its successor is there.
+    """Rename `new` to `folder`; an existing folder is moved to its backup name first and deleted afterwards.
 
-    If the process is killed between the two renames, `find_checkpoint` and `restore_backups` know where to look.
+    If the process is killed between the two renames, `find_checkpoint` and `restore_backups` use the backup.
     """
     sync_folder(new)
     aside = backup_path(folder)
@@ -107,12 +107,12 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 
 def backup_path(folder: Path) -> Path:
-    """Return where a folder lies while its successor takes its name."""
+    """Return the name of a folder's backup while the folder is replaced."""
     return folder.parent / f".{folder.name}.old"
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a checkpoint: first its name, so that nobody reads half of it."""
+    """Delete a folder; it is renamed first, so that nobody reads half of it."""
     nameless = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(nameless, ignore_errors=True)
     os.replace(folder, nameless)
@@ -120,10 +120,7 @@ def delete_folder(folder: Path) -> None:
 
 
 def refuse_special_files(folder: Path) -> None:
-    """Refuse links, pipes and devices below `folder`: a run holds plain files, and nothing else is followed.
-
-    A run that is being trained deletes files meanwhile; what is gone cannot be followed.
-    """
+    """Raise if there are links, pipes or devices below `folder`; files that vanish meanwhile are ignored."""
     for path, folders, files in os.walk(folder):
         for name in [*folders, *files]:
             entry = Path(path) / name
@@ -132,27 +129,26 @@ def refuse_special_files(folder: Path) -> None:
             except FileNotFoundError:
                 continue
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise UserError(f"{entry} is a link, a pipe or a device; a run holds plain files only")
+                raise UserError(f"{entry} is a link, a pipe or a device; a run contains only regular files")
         if Path(path) == folder and "wandb" in folders:
-            # the tracker's own, in which links are usual, and which we neither read nor write
+            # wandb uses links; we neither read nor write its folder
             folders.remove("wandb")
             if (folder / "wandb" / "settings").exists():
                 raise UserError(
-                    f"{folder / 'wandb' / 'settings'} would tell wandb where to send your data; delete it"
+                    f"{folder / 'wandb' / 'settings'} could redirect your data to another server; delete it"
                 )
 
 
 def refuse_link_inside(folder: Path, target: Path) -> None:
-    """Refuse a folder to write into that is reached through a link that lies in `folder`."""
+    """Raise if the path `target` goes through a link that is inside `folder`."""
     inside = folder.resolve()
-    steps = [target.absolute(), *target.absolute().parents]
-    for step in steps:
+    for step in [target.absolute(), *target.absolute().parents]:
         if step.is_symlink() and (step.parent.resolve() / step.name).is_relative_to(inside):
-            raise UserError(f"{step} is a link inside of {folder}; choose another folder")
+            raise UserError(f"{step} is a link inside {folder}; choose another folder")
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON in a file of sensible size; what is wrong is told in one sentence."""
+    """Return the content of a JSON file; raise a clear error if it cannot be read."""
     try:
         return json.loads(read_plain(path).decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -160,13 +156,13 @@ def read_json(path: Path) -> Any:
 
 
 def read_plain(path: Path) -> bytes:
-    """Return the bytes of a plain file of sensible size; a pipe would make us wait for ever, so others are refused."""
+    """Return the bytes of a regular file of limited size; reading a pipe could block forever."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{path} is not a plain file")
+            raise UserError(f"{path} is not a regular file")
         if status.st_size > MAX_JSON_BYTES:
-            raise UserError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB, which no file of ours is")
+            raise UserError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB, so it is not a file of a run")
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Signals and the clock: both pause a run at the next update boundary, or at once where nothing can be lost."""
+"""Signals and time limits: both pause a run after the current update, or at once during an evaluation or a reset."""
 
 import contextlib
 import os
@@ -13,19 +13,19 @@ from rl_training.runtime.callbacks import Callback, PauseTraining
 
 T = TypeVar("T")
 MAX_ALARM = 1e8
-"""Three years: more seconds than that some systems do not count."""
+"""Seconds (three years): some systems do not accept longer timers."""
 
 
 class _StopNow(KeyboardInterrupt):
-    """Raised out of a signal handler into whatever runs; not an Exception, so that no environment swallows it."""
+    """Raised by a signal handler; not an Exception, so that no environment catches it."""
 
 
 class Interrupts(Callback):
-    """While it is entered, the first SIGINT or SIGTERM asks the run to pause; a second SIGINT ends it at once.
+    """Context manager: the first SIGINT or SIGTERM pauses the run, a second SIGINT stops it at once.
 
-    The wish is acknowledged on the error stream when it comes, and granted after the current update; inside of
-    `interruptible`, immediately. `max_time` counts from when it is entered. Outside of the main thread there are no
-    signals, and the clock is looked at between updates only.
+    A message on stderr confirms the signal. The run pauses after the current update, or immediately inside
+    `interruptible`. `max_time` counts from entering the context. In other threads than the main one there are no
+    signals, and the time limit is checked between updates only.
     """
 
     def __init__(self, max_time: float | None = None) -> None:
@@ -36,25 +36,25 @@ class Interrupts(Callback):
         self._before: dict[int, Any] = {}
 
     def on_collect(self, progress: Progress) -> None:
-        """Ask for the pause; the trainer finishes its update first."""
+        """Pause if requested; the trainer finishes its update first."""
         if self.reason is not None:
             raise PauseTraining(self.reason)
 
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
-        """Ask for it if the wish came during the update."""
+        """Pause if it was requested during the update."""
         self.on_collect(progress)
 
     def interruptible(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, or raise PauseTraining as soon as a pause is asked for.
+        """Return the result of `work`, or raise PauseTraining as soon as a pause is requested.
 
-        For evaluations, resets and replays: they may take for ever, and can be begun again.
+        For evaluations, resets and replays, which may take long and can be repeated.
         """
         try:
             self._at_once = True
             if self.reason is not None:
                 raise _StopNow
             result = work()
-            self._at_once = False  # inside of the try: a signal between two lines is caught as well
+            self._at_once = False  # inside the try, so that a signal between two lines is caught
             return result
         except _StopNow:
             raise PauseTraining(str(self.reason)) from None
@@ -84,9 +84,11 @@ class Interrupts(Callback):
         if self.received is None:
             self.received = signum
             then = (
-                "stopping" if self._at_once else "a checkpoint follows the update; Ctrl-C again stops at once"
+                "stopping"
+                if self._at_once
+                else "saving a checkpoint after this update; Ctrl-C again stops at once"
             )
-            with contextlib.suppress(OSError):  # not by print, which the handler may have interrupted
+            with contextlib.suppress(OSError):  # not print, which the handler may have interrupted
                 os.write(2, f"\n{signal.Signals(signum).name}: {then}\n".encode())
         self._ask(f"received {signal.Signals(signum).name}")
 

@@ -1,4 +1,4 @@
-"""Agents from disk, and new ones. Loading builds no environment: the checkpoint says what is observed and done."""
+"""Creates agents, new or from disk. Loading builds no environment: the spaces are in the checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,7 +40,7 @@ def new_agent(config: TrainConfig, given: UserObjects = NO_OBJECTS) -> Agent:
         config,
         spec,
         build_actor(config, spec, given).policy,
-        # the seed is the same, so these have the same initial weights
+        # the same seed gives the same initial weights
         state=lambda: checked_state(build_parts(config, spec, given).learner, "the agent was not saved"),
         progress=Progress,
         given=given,
@@ -59,11 +59,10 @@ def load_agent(
 ) -> Agent:
     """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
 
-    `algorithm` is the class that it was trained by, if that builds its parts otherwise than the table's, `encoder` that
-    of its encoder. `env` puts it into another environment: an id, or a function that builds one; with `probe`, one is
-    built at once, to compare its spaces. `overrides` are settings of either level. A module that the agent itself names
-    is imported only if this user made it, or with `trust_modules`: its encoder's at once, its environment's when that
-    is built.
+    `algorithm` is its class if that overrides a builder, `encoder` the class of its encoder. `env` replaces the
+    environment: an id, or a function that builds one; with `probe`, one is built at once to compare the spaces.
+    `overrides` are settings of the run or the algorithm. A module that the checkpoint names is imported only if this
+    user wrote the checkpoint, or with `trust_modules`.
     """
     checkpoint = open_checkpoint(path)
     given = UserObjects(algorithm, None if isinstance(env, str) else env, encoder)
@@ -109,7 +108,6 @@ def _refuse_encoder(
 
 
 def _with_weights(policy: NetworkPolicy, checkpoint: Checkpoint) -> NetworkPolicy:
-    """Put the weights and statistics of a checkpoint into a policy."""
     with restoring(checkpoint.path), fitting_weights(checkpoint.path):
         policy.load_state_dict(checkpoint.state["model"])
     culprit = not_finite({"model": policy}, {"model": policy.state_dict()})
@@ -121,7 +119,7 @@ def _with_weights(policy: NetworkPolicy, checkpoint: Checkpoint) -> NetworkPolic
 
 
 def check_algorithm(checkpoint: Checkpoint, given: UserObjects) -> None:
-    """Refuse to go on with other parts than the ones that were trained, which may well fit and mean something else."""
+    """Raise if another algorithm class than the one that trained the agent would load it."""
     face, built_by = ALGORITHMS[checkpoint.config.algo], checkpoint.facts["algorithm"]
     if given.algorithm is not None and not issubclass(given.algorithm, face):
         raise UserError(
@@ -130,6 +128,6 @@ def check_algorithm(checkpoint: Checkpoint, given: UserObjects) -> None:
     if built_by is not None and built_by != custom_algorithm_name(checkpoint.config, given):
         name = built_by.rpartition(":")[2]
         raise UserError(
-            f"{checkpoint.path} was trained by {built_by}, a class with a build of its own; load it in Python with "
-            f"{name}.load(path), or go on with resume(path, algorithm={name})"
+            f"{checkpoint.path} was trained by the custom class {built_by}; load it in Python with {name}.load(path), "
+            f"or resume it with resume(path, algorithm={name})"
         )

@@ -1,4 +1,4 @@
-"""Run folders: making a new one, and finding the one that a path belongs to."""
+"""Run folders: creating one, finding one, and the record of how a run started (`.origin.json`)."""
 
 import errno
 import json
@@ -21,9 +21,9 @@ from rl_training.experiment.checkpoints.trust import imports_nothing, is_signed,
 from rl_training.experiment.files import read_json, write_json, write_text
 
 MAX_SHOWN = 200
-"""Letters of a path in a sentence whose end must be read."""
+"""Characters of a path that an error message shows."""
 RECORDS = ("metrics.jsonl", "evaluations.jsonl")
-"""What a run that has begun writes into; one with rows but no checkpoint has lost its checkpoints."""
+"""Files that a started run writes; a run with rows but no checkpoint has lost its checkpoints."""
 
 
 def make_run_dir(
@@ -34,10 +34,10 @@ def make_run_dir(
     started_from: dict[str, Any] | None = None,
     fill: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
-    """Create and return `output_dir/<algo>__<env_id>__seed<seed>__<stamp>`; two runs never share one.
+    """Create and return `output_dir/<algo>__<env_id>__seed<seed>__<stamp>`; two runs never share a folder.
 
-    The folder appears with its `config.yaml` inside, so that a run killed in its first instant can be begun again, and
-    with what `fill` puts there. `started_from` is the record of weights that were learned elsewhere, and lie there.
+    The folder appears together with its `config.yaml` and the files that `fill` writes, so that a run killed at once
+    can be started again. `started_from` describes the pretrained weights that are copied into the folder.
     """
     env_name = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env_id)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
@@ -63,12 +63,12 @@ def make_run_dir(
 
 
 def _published(prepared: Path, path: Path) -> Path:
-    """Give a prepared folder its name, or one with a number, if that is taken."""
+    """Rename a prepared folder to its name, with a number appended if the name is taken."""
     attempt = 0
     while True:
         free = path.with_name(f"{path.name}-{attempt}") if attempt else path
         try:
-            os.rename(prepared, free)  # fails if there is a file, or a folder with something in it
+            os.rename(prepared, free)  # fails if there is a file or a folder that is not empty
             return free
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
@@ -78,7 +78,7 @@ def _published(prepared: Path, path: Path) -> Path:
 
 def find_run_dir(path: Path) -> Path:
     """Return the run folder that a run, a checkpoint of it, or `last`/`best` of it belongs to."""
-    whole = readable_path(path).absolute()  # `.` has no parents to look at
+    whole = readable_path(path).absolute()  # because `.` has no parents
     for candidate in (path, path.parent, path.parent.parent, whole.parent, whole.parent.parent):
         if (candidate / "metadata.json").is_file() or has_checkpoints(candidate):
             return candidate
@@ -99,7 +99,7 @@ def run_folder_of(path: str | os.PathLike[str] | None) -> Path | None:
 
 
 def newest_checkpoint_or_none(run_dir: Path) -> Checkpoint | None:
-    """Return the newest whole checkpoint, or None if the run was killed before its first one."""
+    """Return the newest intact checkpoint, or None if the run was killed before its first one."""
     begun = any((run_dir / name).is_file() and (run_dir / name).stat().st_size for name in RECORDS)
     if has_checkpoints(run_dir) or begun or not (run_dir / "config.yaml").is_file():
         return read_newest(run_dir)
@@ -112,21 +112,21 @@ ORIGIN_KEYS = ("start_from", "algorithm", "started_from", "env_factory")
 
 @dataclass(frozen=True)
 class Origin:
-    """The config of a run, the checkpoint whose state it began with, and the class that builds its parts."""
+    """How a run started: its config, its first checkpoint and its algorithm class."""
 
     config: TrainConfig
     start_from: str | None = None
     algorithm: str | None = None
-    """Only of a class with a build of its own."""
+    """Only for a custom class that overrides a builder."""
     started_from: dict[str, Any] | None = None
-    """Where the weights come from that a new run begins with; `start_from` then has them, within the run's folder."""
+    """The source of pretrained weights; `start_from` then is their copy in the run folder."""
     env_factory: bool = False
-    """The environment was built by a function, of which nothing is known here."""
+    """The environment was built by a function, which the run does not contain."""
     signed: bool = False
-    """Written by this user, and unchanged since."""
+    """Written by this user and unchanged since."""
 
     def write(self, folder: Path) -> None:
-        """Write `config.yaml` and what belongs to it."""
+        """Write `config.yaml` and `.origin.json`."""
         text = self.config.to_yaml()
         write_text(folder / "config.yaml", text)
         begun: dict[str, Any] = {
@@ -141,13 +141,13 @@ class Origin:
 
 
 def read_origin(run_dir: Path) -> Origin:
-    """Return how a run began; of one that only has a config, that."""
+    """Return how a run started; only the config if there is no `.origin.json`."""
     config = load_config(run_dir / "config.yaml")
     if not (run_dir / NAME).is_file():
         return Origin(config)
     begun = read_json(run_dir / NAME)
     if not isinstance(begun, dict):
-        raise UserError(f"{run_dir / NAME} is damaged; delete it to begin with the config alone")
+        raise UserError(f"{run_dir / NAME} is damaged; delete it to start from config.yaml alone")
     text = (run_dir / "config.yaml").read_text(encoding="utf-8")
     signed = is_signed(_signed_text(text, begun), begun.get("signature"))
     start_from, algorithm = (

@@ -1,4 +1,4 @@
-"""Videos of an agent at play: mp4 files, written frame by frame."""
+"""Records videos of an agent as mp4 files."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ from rl_training.experiment.files import refuse_link_inside, scratch_file
 
 
 def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path]:
-    """Play episodes and write each as an mp4 file; return the files."""
+    """Play episodes and write each to an mp4 file; return the files."""
     try:
         import imageio_ffmpeg
     except ImportError as error:
@@ -33,7 +33,7 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot record into {folder}: {error.strerror}") from error
-    # frames come as arrays: no screen is needed, or complained about
+    # frames are arrays: pygame needs no display
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     config, factory = agent.playground()
     with _drawing(config.env_id):
@@ -48,7 +48,7 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
 
 
 def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Path, episode: int) -> Path:
-    """Play one episode into a file; the return, which is in its name, is known only then."""
+    """Record one episode; the file is renamed at the end, because its name contains the return."""
     obs, info = env.reset()
     with _drawing(agent.config.env_id):
         frame = _frame(env)
@@ -73,7 +73,7 @@ def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Pat
         os.replace(temporary, path)
     if not ended:
         warnings.warn(
-            f"the episode had not ended after {steps:,} steps (max_eval_episode_steps): {path} is cut off",
+            f"{path} is cut off: the episode did not end within {steps:,} steps (max_eval_episode_steps)",
             stacklevel=4,
         )
     return path
@@ -81,9 +81,9 @@ def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Pat
 
 @contextlib.contextmanager
 def _drawing(env_id: str) -> Iterator[None]:
-    """Turn what goes wrong with the first frame into a sentence; MuJoCo must be told how to draw without a screen."""
+    """Report errors of the first frame; MuJoCo needs MUJOCO_GL to render without a display."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="glfw")  # its failure is told below
+        warnings.filterwarnings("ignore", module="glfw")  # its failure is reported below
         try:
             yield
         except Exception as error:
@@ -96,7 +96,7 @@ def _drawing(env_id: str) -> Iterator[None]:
                 tried = f" is '{chosen}', which does not work here" if chosen else " is not set"
                 remedy = f"; MUJOCO_GL{tried}: without a display, try MUJOCO_GL=egl or MUJOCO_GL=osmesa"
             raise UserError(
-                f"environment '{env_id}' cannot draw frames: {' '.join(problem.split())}{remedy}"
+                f"environment '{env_id}' cannot render frames: {' '.join(problem.split())}{remedy}"
             ) from error
 
 
@@ -104,6 +104,6 @@ def _frame(env: gymnasium.Env[Any, Any]) -> Array:
     frame = env.render()
     if not isinstance(frame, np.ndarray):
         raise UserError(
-            f"environment '{env.spec.id if env.spec else env}' cannot render frames, so there is no video"
+            f"environment '{env.spec.id if env.spec else env}' returns no rgb_array frames; videos need them"
         )
     return np.ascontiguousarray(frame)

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.core.spaces.as_data import space_to_data
 from rl_training.core.types import Progress
 from rl_training.experiment.checkpoints import folders as checkpoint_folders
 from rl_training.experiment.checkpoints.folders import open_checkpoint, prune, restore_backups, write_pointer
@@ -26,7 +28,12 @@ pytestmark = pytest.mark.fault
 CONFIG = TrainConfig(
     algo="ppo", env_id="CartPole-v1", total_timesteps=10**9, algorithm=PPOConfig(hidden_sizes=(50,))
 )
-FACTS = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}
+FACTS = {
+    "spaces": {
+        "observation_space": space_to_data(spaces.Box(-1, 1, (1,))),
+        "action_space": space_to_data(spaces.Discrete(2)),
+    }
+}
 
 
 def write(checkpoints: Path, step: int) -> None:

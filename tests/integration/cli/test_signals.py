@@ -190,7 +190,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint_and_nothing_is_lost(
     acknowledged, told, command = (line for line in err.splitlines() if line)
     name = signal.Signals(signum).name
     assert acknowledged in (
-        f"{name}: a checkpoint follows the update; Ctrl-C again stops at once",
+        f"{name}: saving a checkpoint after this update; Ctrl-C again stops at once",
         f"{name}: stopping",  # during an evaluation
     )
     checkpoints = re.escape(str(run_dir / "checkpoints"))
@@ -228,7 +228,7 @@ def test_a_second_sigint_stops_at_once_and_the_checkpoint_before_it_is_good(cli,
     time.sleep(0.4)
     assert run.process.poll() is None, "it should be finishing its update"
     told = run.process.stderr.readline() + run.process.stderr.readline()
-    assert told == "\nSIGINT: a checkpoint follows the update; Ctrl-C again stops at once\n"
+    assert told == "\nSIGINT: saving a checkpoint after this update; Ctrl-C again stops at once\n"
     os.killpg(run.process.pid, signal.SIGINT)
     started = time.monotonic()
     code, _, err = run.end()

@@ -72,7 +72,7 @@ def test_problems_are_told_all_at_once(fault, words):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("outside", "outside of its space's bounds"),
+        ("outside", "outside the bounds of its space"),
         ("large", "normalize-reward"),
         ("whim", "may not be exact"),
     ],
@@ -97,7 +97,7 @@ def test_one_itself_is_checked_and_still_open():
     env = gymnasium.make("CartPole-v1")
     report = rl_training.check_env(env)
     assert report.ok
-    assert any("give what builds it" in text for text in report.remarks)
+    assert any("give a function that builds it" in text for text in report.remarks)
     env.reset()
     env.step(0)
 

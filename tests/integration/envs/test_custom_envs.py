@@ -98,7 +98,7 @@ def test_a_function_that_builds_one(tiny, tmp_path, backend):
     assert again.agent.timesteps == 96
 
 
-ASKED = r"'CartPole-v1' is only its name.*env=.*eval --env-factory module:function.*resume --env-factory"
+ASKED = r"'CartPole-v1' that a function built.*env=.*--env-factory module:function with eval and resume"
 
 
 @pytest.fixture

@@ -123,7 +123,9 @@ def test_flags_take_it(cli, tmp_path):
 
 
 def test_check_env_takes_it_and_names_it(cli):
-    assert "no time limit: --max-episode-steps 1000 gives one" in cli("check-env", "tiny_envs:Endless-v0").out
+    assert (
+        "no time limit; set one with --max-episode-steps 1000" in cli("check-env", "tiny_envs:Endless-v0").out
+    )
     outcome = cli("check-env", "tiny_envs:Endless-v0", "--max-episode-steps", 20)
     assert "20 steps" in outcome.out
     assert "no time limit" not in outcome.out

@@ -163,9 +163,11 @@ def test_what_cannot_be_found_by_its_name_is_refused_in_a_sentence(tiny, tmp_pat
         assert "\n" not in str(raised.value)
         return str(raised.value)
 
-    assert "env is a lambda; move it" in refused(env=lambda: tiny_envs.Lottery())
-    assert "env is local, a function inside of another one" in refused(env=local)
+    assert "env is a lambda, which cannot be imported by name; move it" in refused(
+        env=lambda: tiny_envs.Lottery()
+    )
+    assert "env is local, a local function" in refused(env=local)
     assert "env is local" in refused(env=partial(local))
-    assert "move it to the top of a module, or save the model with save(path)" in refused(env=local)
+    assert "move it to the top level of a module, or use save(path)" in refused(env=local)
     assert "encoder is Local" in refused(env=build_lottery, encoder=Local)
     pickle.dumps(PPO(tiny(env_id="Lottery"), env=build_lottery, encoder=tiny_encoders.Plain))

@@ -319,7 +319,7 @@ RESUMED = [
     Fault(
         "`metrics.jsonl` is shorter than it was",
         "resume RUN",
-        ("warning: RUN/metrics.jsonl is shorter than when the checkpoint was written: rows are missing",),
+        ("warning: RUN/metrics.jsonl is shorter than when the checkpoint was written; rows are missing",),
         0, "the missing rows",
         harm(lambda run: (run / "metrics.jsonl").write_bytes(b"")), exact=False,
     ),

@@ -50,7 +50,7 @@ DAMAGE = {
 @pytest.mark.parametrize("case", DAMAGE)
 def test_a_damaged_row_of_metrics_costs_this_row_only(paused, case):
     damage(paused / "metrics.jsonl", 2, DAMAGE[case])
-    with pytest.warns(UserWarning, match=r"metrics\.jsonl: row 2 is damaged and left out"):
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: skipping damaged row 2"):
         resume(paused)
     with (paused / "metrics.csv").open(encoding="utf-8", newline="") as file:
         steps = [float(row["time/total_timesteps"]) for row in csv.DictReader(file)]
@@ -66,7 +66,7 @@ def test_a_damaged_row_of_metrics_costs_this_row_only(paused, case):
 )
 def test_a_damaged_evaluation_costs_a_dot_of_the_picture_only(paused, line):
     damage(paused / "evaluations.jsonl", 2, line)
-    with pytest.warns(UserWarning, match=r"evaluations\.jsonl: row 2 is damaged and left out"):
+    with pytest.warns(UserWarning, match=r"evaluations\.jsonl: skipping damaged row 2"):
         resume(paused)
     assert json.loads((paused / "metadata.json").read_text(encoding="utf-8"))["status"] == "finished"
     assert (paused / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
@@ -150,7 +150,7 @@ def test_a_tracker_without_a_key_is_refused_before_anything_is_made(tiny, tmp_pa
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setitem(sys.modules, "wandb", FailingTracker("login").module())
     with pytest.raises(
-        UserError, match=r"wandb has no key .*WANDB_API_KEY.*WANDB_MODE=offline.*track 'none'"
+        UserError, match=r"wandb has no API key .*WANDB_API_KEY.*WANDB_MODE=offline.*track 'none'"
     ):
         train(tiny(track="wandb"))
     assert not (tmp_path / "runs").exists()

@@ -79,7 +79,7 @@ def test_a_log_that_is_deleted_is_named_and_the_run_goes_on(config, tmp_path, un
         train(config, callbacks=[At64(deleted(name))])
     run_dir = only_run(tmp_path / "runs")
     missing = "tensorboard" if name == "tensorboard" else name
-    assert f"{run_dir / missing} was deleted while the run was being trained; resume" in str(fault.value)
+    assert f"{run_dir / missing} was deleted during training; resume" in str(fault.value)
     assert "last good checkpoint: " in str(fault.value)
     resume(run_dir)
     assert weights(run_dir) == undisturbed
@@ -93,7 +93,7 @@ def test_checkpoints_that_are_deleted_while_one_is_written_are_not_promised(tmp_
     gone = tmp_path / "checkpoints"
     error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(gone / "last"))
     assert str(disk_fault(error, "checkpoint step_64", tmp_path)) == (
-        f"{gone} was deleted while the run was being trained; put it back, or train anew"
+        f"{gone} was deleted during training; restore it, or start a new run"
     )
     assert last_checkpoint_text(gone / "step_32") == "no checkpoint is left"
 
@@ -102,7 +102,7 @@ def test_a_run_that_is_moved_is_told_and_goes_on_where_it_is(config, tmp_path, u
     elsewhere = tmp_path / "elsewhere"
     with pytest.raises(RunFault) as fault:
         train(config, callbacks=[At64(lambda run_dir: run_dir.rename(elsewhere))])
-    assert "was moved or deleted while it was being trained; if it was moved, resume it" in str(fault.value)
+    assert "was moved or deleted during training; if it was moved, resume it" in str(fault.value)
     assert "(last good checkpoint: step_32)" in str(fault.value)
     assert list((tmp_path / "runs").iterdir()) == []
     resume(elsewhere)

@@ -265,7 +265,7 @@ def test_arguments_of_a_stranger_do_not_reach_the_class_that_is_given(tiny, tmp_
     )
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     for door in (rl_training.load, resume):
-        with pytest.raises(UserError, match=r"call your encoder with arguments of its own \(scale\)"):
+        with pytest.raises(UserError, match=r"call your encoder with its own arguments \(scale\)"):
             door(path, encoder=tiny_encoders.Plain)
     with pytest.raises(UserError, match="would import the module"):
         rl_training.load(path, encoder_kwargs={})

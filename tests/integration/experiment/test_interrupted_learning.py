@@ -368,7 +368,7 @@ class TestAClassWithItsOwnBuild:
         model.save(tmp_path / "agent")
         assert type(Halved.load(tmp_path / "agent")) is Halved
         for load in (PPO.load, rl_training.load):
-            with pytest.raises(UserError, match=r"was trained by .*:Halved, .*Halved\.load\(path\)"):
+            with pytest.raises(UserError, match=r"was trained by .*:Halved; .*Halved\.load\(path\)"):
                 load(run_dir)
         refused = cli("resume", run_dir)
         assert refused.code == 2

@@ -41,7 +41,7 @@ def test_a_simulator_without_a_screen_names_its_switch(tiny, tmp_path, monkeypat
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     said = refused(tiny, tmp_path)
     assert said == (
-        "environment 'Undrawable' cannot draw frames: RuntimeError: no OpenGL context; MUJOCO_GL is not set: without a "
+        "environment 'Undrawable' cannot render frames: RuntimeError: no OpenGL context; MUJOCO_GL is not set: without a "
         "display, try MUJOCO_GL=egl or MUJOCO_GL=osmesa"
     )
     monkeypatch.setenv("MUJOCO_GL", "glfw")
@@ -52,7 +52,7 @@ def test_others_do_not_speak_of_it(tiny, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "mujoco", raising=False)
     assert (
         refused(tiny, tmp_path)
-        == "environment 'Undrawable' cannot draw frames: RuntimeError: no OpenGL context"
+        == "environment 'Undrawable' cannot render frames: RuntimeError: no OpenGL context"
     )
 
 

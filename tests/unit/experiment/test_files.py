@@ -159,7 +159,7 @@ def test_json_that_cannot_be_read_is_named(tmp_path, make):
     path = tmp_path / "data.json"
     if make == "folder":
         path.mkdir()
-    with pytest.raises(UserError, match=r"cannot read .*data\.json|data\.json is not a plain file"):
+    with pytest.raises(UserError, match=r"cannot read .*data\.json|data\.json is not a regular file"):
         read_json(path)
 
 

@@ -84,7 +84,7 @@ def test_an_unfinished_run_and_a_strange_folder_are_refused(run_dir, tmp_path):
     with pytest.raises(UserError, match="is 'interrupted' and not finished; rl-training resume it"):
         scored_run(read_run(run_dir))
     (run_dir / "metadata.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(UserError, match=r"is not a run \(.*metadata.json is damaged: it is no map\)"):
+    with pytest.raises(UserError, match=r"is not a run \(.*metadata.json is damaged: it is not a mapping\)"):
         scored_run(read_run(run_dir))
     with pytest.raises(UserError, match=r"nothing is not a run \(cannot be read: No such file"):
         scored_run(read_run(tmp_path / "nothing"))

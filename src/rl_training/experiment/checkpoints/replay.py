@@ -65,19 +65,19 @@ def load_replay(storages: Mapping[str, RowStorage], checkpoint: Path, listed: Ma
         if kind not in listed:
             raise UserError(f"{checkpoint} has no {kind} for the replay buffer; use another checkpoint")
         entry, store = listed[kind], SegmentStore(checkpoint.parent / FOLDER, _prefix(kind))
-        with _agent_is_whole(checkpoint):
+        with _with_remedy(checkpoint):
             store.restore(storage, entry["segments"], entry["total_rows"], entry["kept_rows"])
 
 
 def verify_replay(checkpoint: Path, listed: Mapping[str, Any]) -> None:
     """Raise if replay data that a checkpoint needs is missing or damaged."""
     for entry in listed.values():
-        with _agent_is_whole(checkpoint):
+        with _with_remedy(checkpoint):
             verify_segments(checkpoint.parent / FOLDER, entry["segments"])
 
 
 @contextlib.contextmanager
-def _agent_is_whole(checkpoint: Path) -> Iterator[None]:
+def _with_remedy(checkpoint: Path) -> Iterator[None]:
     """Add what the user can still do to an error about replay data."""
     try:
         yield

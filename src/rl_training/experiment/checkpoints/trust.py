@@ -1,7 +1,7 @@
-"""Whose run is this? A run may name a module to import, and a stranger's is not imported unasked.
+"""Trust: a checkpoint may name modules to import, and those of an untrusted checkpoint are not imported by default.
 
-What this user writes is signed with a key that lies in their state folder and nowhere else. A signature says that the
-text is as it was written here; it hides nothing.
+Checkpoints that this user writes are signed with a key in the user's state folder. A valid signature means that the
+file was written by this user and not changed since.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from rl_training.config.schedules import function_name
 from rl_training.core.errors import UserError
 
 KEY_BYTES = 32
-OWN_MODULES = ("rl_training.envs.tasks", "rl_training.envs.tasks.catch", "rl_training.envs.tasks.grids")
-"""Of this package, with environments: importing them does nothing else."""
+OWN_MODULES = ("rl_training.envs.tasks",)
+"""Modules of this package that only register environments."""
 HARMLESS_WRAPPERS = (
     "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "ClipAction", "ClipReward", "DelayObservation",
     "DiscretizeAction", "DiscretizeObservation", "DtypeObservation", "FilterObservation", "FlattenObservation",
@@ -31,17 +31,17 @@ HARMLESS_WRAPPERS = (
     "RepeatAction", "RescaleAction", "RescaleObservation", "ReshapeObservation", "ResizeObservation", "StickyAction",
     "TimeAwareObservation", "TimeLimit",
 )  # fmt: skip
-"""Of `gymnasium.wrappers`: these compute and do nothing else, whatever their arguments; RecordVideo writes files."""
+"""Wrappers of `gymnasium.wrappers` without side effects, whatever their arguments; RecordVideo, say, writes files."""
 
 
 def sign_text(text: str) -> str | None:
-    """Return this user's signature of `text`; nothing if there is no key and none can be made."""
+    """Return this user's signature of `text`, or None if there is no key and none can be created."""
     key = _read_key() or _make_key()
     return _signature(key, text) if key is not None else None
 
 
 def is_signed(text: str, signature: object) -> bool:
-    """Return whether `signature` is this user's signature of exactly this text."""
+    """Return whether `signature` is this user's signature of `text`."""
     if not isinstance(signature, str) or not signature.isascii():
         return False
     key = _read_key()
@@ -49,13 +49,13 @@ def is_signed(text: str, signature: object) -> bool:
 
 
 def module_is_imported(name: str) -> bool:
-    """Return whether `module:Name`, or a name without a module, asks for nothing that is not imported, or ours."""
+    """Return whether the module of `module:Name` is imported already, belongs to this package, or is not given."""
     module = name.rpartition(":")[0]
     return not module or module in sys.modules or module in OWN_MODULES
 
 
 def refuse_foreign_module(source: object, env_id: str, *, signed: bool, allowed: bool) -> None:
-    """Refuse to import the module that a run of somebody else names, unless the user has allowed it."""
+    """Raise if an unsigned checkpoint would import the module of its environment without permission."""
     if signed or allowed or module_is_imported(env_id):
         return
     raise UserError(
@@ -67,9 +67,9 @@ def refuse_foreign_module(source: object, env_id: str, *, signed: bool, allowed:
 def refuse_foreign_encoder(
     source: object, name: str, arguments: Iterable[str], *, signed: bool, trusted: bool, given: bool
 ) -> None:
-    """Refuse to call the encoder that the run of somebody else names, or a `given` one with `arguments` of theirs.
+    """Raise if an unsigned checkpoint would import its encoder, or call a `given` one with its own `arguments`.
 
-    That its module is imported already proves nothing: `subprocess` is, and the arguments are somebody else's, too.
+    It does not matter whether the module is imported already: `subprocess` may be, with arguments of the checkpoint.
     """
     if signed or trusted or ":" not in name:
         return
@@ -82,27 +82,27 @@ def refuse_foreign_encoder(
     listed = ", ".join(arguments)
     if listed:
         raise UserError(
-            f"{source} is not signed by you and would call your encoder with arguments of its own ({listed}); give "
+            f"{source} is not signed by you and would call your encoder with its own arguments ({listed}); use "
             "load(..., encoder_kwargs=...) or trust_modules=True"
         )
 
 
 def imports_nothing(config: TrainConfig) -> bool:
-    """Return whether all modules that a config names are imported already: whoever wrote it has run them."""
+    """Return whether all modules that a config names are imported already."""
     called = schedule_functions(config) + foreign_wrappers(config)
     names = [config.env_id, config.algorithm.encoder, *(name for _, name in called)]
     return all(module_is_imported(name) for name in names)
 
 
 def schedule_functions(config: TrainConfig) -> list[tuple[str, str]]:
-    """Return (setting, `module:function`) for each schedule that is one."""
+    """Return (setting, `module:function`) for each schedule that is a function."""
     settings = [item.name for item in fields(config.algorithm) if item.name.endswith("_schedule")]
     found = [(name, function_name(getattr(config.algorithm, name))) for name in settings]
     return [(name, function) for name, function in found if function is not None]
 
 
 def foreign_wrappers(config: TrainConfig) -> list[tuple[str, str]]:
-    """Return (setting, `module:Wrapper`) for each wrapper that is not one of Gymnasium's own, which only compute."""
+    """Return (setting, `module:Wrapper`) for each wrapper that may have side effects."""
     names = [name for name, _ in wrapper_calls(config.env_wrappers)]
     return [("env_wrappers", name) for name in names if not _is_harmless(name)]
 
@@ -114,27 +114,27 @@ def _is_harmless(wrapper: str) -> bool:
 
 @dataclass(frozen=True)
 class Permission:
-    """Whether what a checkpoint names may be called: if it is this user's or trusted, or if the caller named it.
+    """Whether code that a checkpoint names may be called: it is signed or trusted, or the caller gave the setting.
 
-    That a module is imported already proves nothing here: `os` is.
+    It does not matter whether a module is imported already: `os` always is.
     """
 
     source: object = "this agent"
     granted: bool = True
-    """Signed by this user, or trusted."""
+    """The checkpoint is signed by this user or trusted."""
     given: frozenset[str] = frozenset()
-    """Settings that the caller gave."""
+    """Names of the settings that the caller gave."""
 
     def refuse_schedules(self, config: TrainConfig) -> None:
-        """Refuse to learn by a function that somebody else's run names."""
+        """Raise if a schedule is a function of an untrusted checkpoint."""
         self._refuse(schedule_functions(config))
 
     def refuse_wrappers(self, config: TrainConfig) -> None:
-        """Refuse to build an environment in wrappers that somebody else's run names."""
+        """Raise if a wrapper comes from an untrusted checkpoint."""
         self._refuse(foreign_wrappers(config))
 
     def vouches_for(self, config: TrainConfig) -> bool:
-        """Return whether nothing that the config would call is somebody else's choice."""
+        """Return whether all code that the config would call is trusted."""
         called = schedule_functions(config) + foreign_wrappers(config)
         return self.granted or all(setting in self.given for setting, _ in called)
 
@@ -144,27 +144,28 @@ class Permission:
                 raise UserError(
                     f"{self.source} is not signed by you and would import the module '{name.partition(':')[0]}' for "
                     f"its {setting} '{name}'; if you trust that module, give --trust-modules (in Python: "
-                    f"trust_modules=True, or load(..., {setting}=...) of your own)"
+                    f"trust_modules=True, or load(..., {setting}=...))"
                 )
 
 
 OWN = Permission()
+"""For agents of this process."""
+"""For agents of this process."""
 
 
 def refuse_missing_factory(source: object, env_id: str, *, needed: bool) -> None:
-    """Ask for the function that built the environment of a run: the run knows no more of it than a name."""
+    """Raise if the environment was built by a function, which the user must give again."""
     if needed:
         raise UserError(
-            f"{source} was trained in an environment that a function built, and '{env_id}' is only its name; give the "
-            "function: load(path, env=...) in Python, eval --env-factory module:function, "
-            "resume --env-factory module:function"
+            f"{source} was trained in an environment '{env_id}' that a function built; give the function: load(path, "
+            "env=...) in Python, or --env-factory module:function with eval and resume"
         )
 
 
 def refuse_other_env(source: object, recorded: str, given: str | None) -> None:
-    """Refuse to go on with a run in another environment than its own."""
+    """Raise if a run would be resumed in another environment."""
     if given is not None and given != recorded:
-        raise UserError(f"{source} is a run on '{recorded}', not on '{given}'; give its own name, or none")
+        raise UserError(f"{source} is a run on '{recorded}', not on '{given}'; leave --env-id out")
 
 
 def _signature(key: bytes, text: str) -> str:
@@ -172,17 +173,17 @@ def _signature(key: bytes, text: str) -> str:
 
 
 def _key_path() -> Path | None:
-    """Return where the key is, or would be; a relative folder would be the choice of the working folder."""
+    """Return the path of the key; a relative XDG_STATE_HOME is ignored, because it depends on the working folder."""
     state = os.environ.get("XDG_STATE_HOME", "")
     try:
         folder = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # no home directory
         return None
     return folder / "rl_training" / "key"
 
 
 def _read_key() -> bytes | None:
-    """Return the key if it is whole, and this user's alone."""
+    """Return the key if it is complete and only this user can read it."""
     path = _key_path()
     if path is None:
         return None
@@ -202,7 +203,7 @@ def _read_key() -> bytes | None:
 
 
 def _make_key() -> bytes | None:
-    """Make the key, whole under its name or not at all; return it, or the one that another process made first."""
+    """Create the key atomically; return it, or the key that another process created first."""
     path = _key_path()
     if path is None:
         return None
@@ -216,7 +217,7 @@ def _make_key() -> bytes | None:
         finally:
             os.close(descriptor)
         with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)  # a rename would replace the other's
+            os.link(temporary, path)  # a rename would replace another process's key
     except OSError:
         return None
     finally:

@@ -1,1 +1,1 @@
-"""What a run writes while it trains: metric files, TensorBoard events, metadata, the learning curve."""
+"""Files that a run writes during training: metrics, TensorBoard events, metadata, the learning curve."""

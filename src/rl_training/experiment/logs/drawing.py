@@ -1,4 +1,4 @@
-"""Where pictures are drawn: matplotlib without a display, a word, or settings of the working folder."""
+"""Matplotlib figures without a display, log messages or settings of the working folder."""
 
 import contextlib
 import io
@@ -11,10 +11,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def silent_drawing() -> Iterator[None]:
-    """Draw with matplotlib's own defaults, and not what a `matplotlibrc` in the working folder says.
-
-    It would tell of a home that it cannot write to, where its fonts are remembered; here it does not.
-    """
+    """Use matplotlib's defaults, not a `matplotlibrc` in the working folder, and hide its log messages."""
     logger = logging.getLogger("matplotlib")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -23,14 +20,14 @@ def silent_drawing() -> Iterator[None]:
 
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
-            matplotlib.rcParams["text.parse_math"] = False  # a name with dollars is a name, and no formula
+            matplotlib.rcParams["text.parse_math"] = False  # a name with dollar signs is not a formula
             yield
     finally:
         logger.setLevel(before)
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return a figure of so many inches that belongs to no window."""
+    """Return a figure of this size in inches, without a window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -47,7 +44,7 @@ def as_png(figure: Any) -> bytes:
 
 
 def warn_not_drawn(path: Path, error: Exception) -> None:
-    """Tell why there is no picture: none is worth what it shows, so whatever goes wrong is a warning."""
+    """Warn that a figure could not be drawn; this never ends a run."""
     problem = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError) and error.strerror:
         problem = error.strerror

@@ -1,4 +1,4 @@
-"""`metadata.json`: who, what, where and when, enough to do the run again."""
+"""`metadata.json`: settings, versions, machine and times, enough to repeat the run."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ PACKAGES = (
 
 
 class Metadata:
-    """Keeps `metadata.json` current: written at the start and at every change of status."""
+    """Writes `metadata.json` at the start and at every change of status."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Metadata:
         } | ({} if started_from is None else {"started_from": started_from})
 
     def resumed(self, previous: dict[str, Any], timesteps: int) -> None:
-        """Keep what the first start recorded and note this one."""
+        """Keep the record of the first start and add this one."""
         current, self.data = self.data, self.data | previous
         for ended in ("error", "finished", "stop_reason", "metrics"):
             self.data.pop(ended, None)
@@ -58,14 +58,14 @@ class Metadata:
         self._list("resumes").append({"started": _now(), "timesteps": timesteps, **again})
 
     def restarted(self, fault: str) -> None:
-        """Count a restart within the same process."""
+        """Record a restart within the same process."""
         self._list("restarts").append({"time": _now(), "fault": fault})
         for ended in ("error", "finished"):
             self.data.pop(ended, None)
         self.write(status="running")
 
     def _list(self, name: str) -> list[Any]:
-        """Return a list of the metadata, which on disk may have become anything."""
+        """Return a list in the metadata; a damaged entry is replaced."""
         if not isinstance(self.data.get(name), list):
             self.data[name] = []
         found: list[Any] = self.data[name]
@@ -83,7 +83,7 @@ class Metadata:
 
 @lru_cache(maxsize=1)
 def versions() -> Mapping[str, str]:
-    """Return the versions of Python, this package and what its results depend on; looked up once, as it takes long."""
+    """Return the versions of Python, this package and its dependencies; cached, because the lookup is slow."""
     found = {"python": platform.python_version(), "rl_training": __version__}
     for name in PACKAGES:
         try:
@@ -94,7 +94,7 @@ def versions() -> Mapping[str, str]:
 
 
 def surroundings(config: TrainConfig) -> dict[str, Any]:
-    """Return what must stay the same for a resumed run to go on bit for bit."""
+    """Return the versions and settings that must not change for a resumed run to be bit-for-bit identical."""
     names = ["python", "torch", "numpy", "gymnasium", "mujoco", "box2d", "ale-py", "rl_training"]
     if config.preprocessing != "none":
         names += ["opencv-python-headless", "opencv-python"]
@@ -106,7 +106,7 @@ def surroundings(config: TrainConfig) -> dict[str, Any]:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return a sentence for everything that changed since a checkpoint was written."""
+    """Return one text per entry that changed since a checkpoint was written."""
     return [
         f"{name} was {before.get(name)} when the checkpoint was written and is {now.get(name)}"
         for name in sorted(before.keys() | now.keys())
@@ -115,7 +115,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def read_metadata(run_dir: Path) -> dict[str, Any]:
-    """Return a run's metadata, or nothing if it cannot be read."""
+    """Return a run's metadata; empty if it cannot be read."""
     try:
         data = read_json(run_dir / "metadata.json")
     except UserError:
@@ -124,7 +124,7 @@ def read_metadata(run_dir: Path) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what is known of the machine."""
+    """Return a description of the machine."""
     return {
         "platform": platform.platform(),
         "processor": _processor(),

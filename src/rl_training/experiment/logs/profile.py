@@ -1,4 +1,4 @@
-"""`profile.json`: where the time of a run went, kept in its folder."""
+"""`profile.json`: how a run spent its time."""
 
 import warnings
 
@@ -9,15 +9,15 @@ from rl_training.runtime.profiler import Profiler
 
 
 class RunProfile(Profiler):
-    """A profiler that leaves what it found in the run's folder when the run ends or pauses."""
+    """A profiler that writes its report to the run folder when the run ends or pauses."""
 
     def on_start(self, context: TrainingContext) -> None:
-        """Note the folder."""
+        """Remember the run folder."""
         super().on_start(context)
         self._run_dir = context.run_dir
 
     def on_end(self, progress: Progress) -> None:
-        """Write it; a full disk costs the profile and not the run."""
+        """Write the report; a full disk is only a warning."""
         super().on_end(progress)
         try:
             write_json(self._run_dir / "profile.json", self.report())

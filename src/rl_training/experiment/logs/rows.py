@@ -1,4 +1,4 @@
-"""Rows of JSON lines, as a run leaves them: read back one by one, and none of them trusted. Needs no torch."""
+"""Reads the JSON-lines files of a run; damaged rows are skipped. Needs no torch."""
 
 import json
 import os
@@ -12,27 +12,27 @@ CLOCKS = ("time/total_timesteps", "timesteps", "time/iterations", "updates")
 """Where a row has its clock, first to last: a run that collects nothing has no timesteps and counts updates."""
 ELAPSED = "time/time_elapsed"
 TAIL = 1 << 16
-"""Bytes at the end of a file in which its last row is looked for: more than any row takes."""
+"""Bytes at the end of a file that are searched for its last row; longer than any row."""
 
 RowCheck = Callable[[dict[str, Any]], bool]
 
 
 def read_rows(path: Path, fits: RowCheck = bool) -> list[dict[str, Any]]:
-    """Return the rows of a JSON-lines file that `fits` accepts; others are named in a warning and left out.
+    """Return the rows of a JSON-lines file that `fits` accepts; others are skipped with a warning.
 
-    A last line without its end, torn by a crash, is left out silently.
+    An incomplete last line, as after a crash, is skipped silently.
     """
     if not path.exists():
         return []
     with path.open("rb") as file:
         rows, damaged = parse_rows(file, fits)
     for number in damaged:
-        warnings.warn(f"{path}: row {number} is damaged and left out", stacklevel=1)
+        warnings.warn(f"{path}: skipping damaged row {number}", stacklevel=1)
     return rows
 
 
 def last_row(path: Path, fits: RowCheck = bool) -> dict[str, Any]:
-    """Return the last whole row that `fits` accepts of a file that may be growing, or nothing; reads its end alone."""
+    """Return the last complete row that `fits` accepts, or an empty dict; reads only the end of the file."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
@@ -50,7 +50,7 @@ def last_row(path: Path, fits: RowCheck = bool) -> dict[str, Any]:
 
 
 def parse_rows(lines: Iterable[bytes], fits: RowCheck) -> tuple[list[dict[str, Any]], list[int]]:
-    """Return the rows that `fits` accepts, and the numbers of those that it does not; a torn last line is neither."""
+    """Return the rows that `fits` accepts and the numbers of the others; an incomplete last line is ignored."""
     rows: list[dict[str, Any]] = []
     damaged: list[int] = []
     for number, line in enumerate(lines, start=1):
@@ -66,19 +66,19 @@ def parse_rows(lines: Iterable[bytes], fits: RowCheck) -> tuple[list[dict[str, A
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line.decode("utf-8"))  # of bytes it would guess the encoding first
+        row = json.loads(line.decode("utf-8"))  # given bytes, json would guess the encoding
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value out of a file is a number, which true and false are not."""
+    """Return whether a value is a number and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def as_count(value: Any) -> int | None:
-    """Return a count out of a file, if it is one."""
+    """Return the value as an int if it is a valid count, else None."""
     return int(value) if is_number(value) and 0 <= value < 2**64 else None
 
 
@@ -93,18 +93,18 @@ def counts_updates(row: dict[str, Any]) -> bool:
 
 
 def is_metrics_row(row: dict[str, Any]) -> bool:
-    """Return whether a row of `metrics.jsonl` can have been written by us."""
+    """Return whether a row of `metrics.jsonl` is valid."""
     return is_number(clock_of(row)) and all(
         name.isprintable() and (value is None or is_number(value)) for name, value in row.items()
     )
 
 
 def is_evaluation(row: dict[str, Any]) -> bool:
-    """Return whether a row of `evaluations.jsonl` can have been written by us."""
+    """Return whether a row of `evaluations.jsonl` is valid."""
     returns = row.get("returns")
     return (
         is_number(clock_of(row))
         and is_number(row.get("mean_reward"))
         and isinstance(returns, list)
-        and set(map(type, returns)) <= {int, float}  # is_number of each, for thousands of runs
+        and set(map(type, returns)) <= {int, float}  # faster than is_number of each
     )

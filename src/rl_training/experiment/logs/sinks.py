@@ -1,4 +1,4 @@
-"""Metric files: one row per log interval, the same in JSON lines, CSV, TensorBoard and a tracker."""
+"""Metric files: the same rows as JSON lines, CSV and TensorBoard events, and in a tracker."""
 
 import contextlib
 import csv
@@ -27,14 +27,14 @@ EVENTS = "tensorboard/events.out.tfevents.scalars"
 
 
 class Sink(Protocol):
-    """Somewhere rows go."""
+    """A destination for rows of metrics."""
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None: ...
     def close(self) -> None: ...
 
 
 class JsonLines:
-    """`metrics.jsonl`: the record the others can be made from. Numbers JSON cannot hold become null."""
+    """`metrics.jsonl`, from which the other files can be recreated. Numbers that are not finite become null."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
@@ -50,7 +50,7 @@ class JsonLines:
 
 
 class CsvTable:
-    """`metrics.csv`: a new column, such as the first evaluation's, rewrites the file with a wider header."""
+    """`metrics.csv`; the file is rewritten when a new column appears, such as the first evaluation's."""
 
     def __init__(self, path: Path, rows: Sequence[dict[str, Any]] = ()) -> None:
         self.path = path
@@ -105,18 +105,18 @@ class WandbTracker:
                 config=config.to_dict(),
                 reinit="create_new",
             )
-        except Exception as error:  # no network, no account: whatever it is, the user can leave it out
-            raise UserError(f"wandb cannot be started: {error}; mend that, or use track 'none'") from error
+        except Exception as error:  # no network, no account
+            raise UserError(f"wandb cannot be started: {error}; fix that, or use track 'none'") from error
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
-        """Send one row; a tracker that fails is left alone from then on, as it is not worth a run."""
+        """Send one row; after a failure nothing more is sent, and the run continues."""
         if self._run is None:
             return
         try:
             self._run.log(metrics, step=timesteps)
         except Exception as error:
             self._run = None
-            warnings.warn(f"wandb failed and gets no more rows: {error}", stacklevel=2)
+            warnings.warn(f"wandb failed, tracking stops: {error}", stacklevel=2)
 
     def close(self) -> None:
         """Finish the tracked run."""
@@ -129,7 +129,7 @@ class WandbTracker:
 
 
 class MetricFiles:
-    """All sinks of a run. `positions` says how long the files are; opened with positions, what follows them is cut."""
+    """All sinks of a run. Given the `positions` of a checkpoint, the files are truncated to them."""
 
     def __init__(self, run_dir: Path, config: TrainConfig, positions: Mapping[str, int]) -> None:
         self.paths = {name: run_dir / name for name in ("metrics.jsonl", "evaluations.jsonl", EVENTS)}
@@ -158,7 +158,7 @@ class MetricFiles:
                 raise disk_fault(error, name, self.run_dir) from error
 
     def positions(self) -> dict[str, int]:
-        """Return the lengths of the files, after making sure that they are on disk."""
+        """Flush the files to disk and return their lengths."""
         found = {}
         for name, path in self.paths.items():
             try:
@@ -168,7 +168,7 @@ class MetricFiles:
         return found
 
     def close(self) -> None:
-        """Close all files; a full disk was reported already."""
+        """Close all files; a full disk has been reported already."""
         for sink in self.sinks.values():
             with contextlib.suppress(OSError):
                 sink.close()
@@ -184,9 +184,7 @@ class EvaluationLog(Callback):
         """Append one line."""
         unit = "updates" if progress.counts_updates else "timesteps"
         try:
-            with self.path.open(
-                "r+", encoding="utf-8"
-            ) as file:  # not "a", which would hide that it was deleted
+            with self.path.open("r+", encoding="utf-8") as file:  # "a" would create a deleted file again
                 file.seek(0, os.SEEK_END)
                 file.write(json.dumps({unit: progress.clock, **summary}) + "\n")
         except OSError as error:
@@ -198,7 +196,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def check_tracker(config: TrainConfig) -> None:
-    """Refuse a tracker that is not installed, or has no key, before anything is made."""
+    """Raise if the tracker is not installed or has no key, before the run folder is created."""
     if config.track != "wandb":
         return
     if importlib.util.find_spec("wandb") is None:
@@ -211,22 +209,22 @@ def check_tracker(config: TrainConfig) -> None:
         wandb.login(verify=False)  # asks in a terminal, and raises elsewhere
     except Exception as error:
         raise UserError(
-            f"wandb has no key ({text_of(error)}); set WANDB_API_KEY, use 'wandb login', WANDB_MODE=offline or track "
-            "'none'"
+            f"wandb has no API key ({text_of(error)}); set WANDB_API_KEY, run 'wandb login', or use WANDB_MODE=offline "
+            "or track 'none'"
         ) from error
 
 
 def _cut(path: Path, size: int) -> None:
     if path.stat().st_size < size:
         warnings.warn(
-            f"{path} is shorter than when the checkpoint was written: rows are missing", stacklevel=3
+            f"{path} is shorter than when the checkpoint was written; rows are missing", stacklevel=3
         )
         size = _end_of_last_row(path)
     os.truncate(path, size)
 
 
 def _end_of_last_row(path: Path) -> int:
-    """Return where a JSON-lines file ends without its torn last row, to which the next one would be glued."""
+    """Return the length of a JSON-lines file without an incomplete last row."""
     if path.suffix != ".jsonl":
         return path.stat().st_size
     return path.read_bytes().rfind(b"\n") + 1

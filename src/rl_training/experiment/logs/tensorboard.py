@@ -1,7 +1,7 @@
 """Writes scalars as TensorBoard event files, without TensorBoard.
 
 An event file is a sequence of TFRecords (length, its checksum, payload, its checksum), each payload a small
-protocol-buffer message. Scalars need four of its fields, which is less code than the dependency is megabytes.
+protocol-buffer message. Scalars need only four of its fields.
 """
 
 import struct

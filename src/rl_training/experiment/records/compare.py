@@ -1,4 +1,4 @@
-"""What differs between runs: settings, versions, commit, machine and scores. Needs no torch."""
+"""Differences between runs: settings, versions, commit, machine and scores. Needs no torch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ MISSING = object()
 
 
 def differences_of(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[Any]]]:
-    """Return the groups of what differs: by name a value for each run, None where a run has none."""
+    """Return the entries that differ, by group and name: one value per run, None where a run has none."""
     groups: dict[str, list[dict[str, Any]]] = {
         "settings": [run.config for run in runs],
         "versions": [_as_dict(run.metadata_entry("versions")) for run in runs],

@@ -1,7 +1,4 @@
-"""One run in detail: what was set other than usual, what happened, and which checkpoints there are.
-
-Brings torch, as the usual settings are known to the algorithms.
-"""
+"""One run in detail: changed settings, what happened, and its checkpoints. Imports torch for the default settings."""
 
 import os
 from pathlib import Path
@@ -14,17 +11,17 @@ from rl_training.experiment.records.read import RunRecord, flattened, scalars
 from rl_training.experiment.records.search import row_of
 
 IDENTITY = ("algo", "env_id", "seed", "total_timesteps", "output_dir")
-"""Settings that have no usual value, or are told anyway."""
+"""Settings without a meaningful default, or shown anyway."""
 
 
 def describe(run: RunRecord) -> dict[str, Any]:
-    """Return what a person wants to know of a run, as plain data."""
-    told = ("arguments", "versions", "machine", "update_path", "started_from", "stop_reason", "error")
+    """Return the description of a run as plain data."""
+    entries = ("arguments", "versions", "machine", "update_path", "started_from", "stop_reason", "error")
     return row_of(run) | {
         "last_evaluation": scalars(run.evaluations[-1]) if run.evaluations else None,
         "resumes": _length(run.metadata.get("resumes")),
         "restarts": _length(run.metadata.get("restarts")),
-        **{name: run.metadata_entry(name) for name in told},
+        **{name: run.metadata_entry(name) for name in entries},
         "changed_settings": changed_settings(run),
         "checkpoints": _checkpoints(run.path / "checkpoints"),
         "replay_bytes": size_of(run.path / "checkpoints" / "replay"),
@@ -33,19 +30,19 @@ def describe(run: RunRecord) -> dict[str, Any]:
 
 
 def changed_settings(run: RunRecord) -> dict[str, Any]:
-    """Return the settings that are not what this version of the package has by default."""
-    usual: dict[str, Any] = {}
+    """Return the settings that differ from the defaults of this version."""
+    defaults: dict[str, Any] = {}
     if run.algo is not None and algorithm_config_class(run.algo) is not None:
-        usual = flattened(TrainConfig(algo=run.algo, env_id="CartPole-v1").to_dict())
+        defaults = flattened(TrainConfig(algo=run.algo, env_id="CartPole-v1").to_dict())
     return {
         name: value
         for name, value in run.config.items()
-        if name not in IDENTITY and (name not in usual or value != usual[name])
+        if name not in IDENTITY and (name not in defaults or value != defaults[name])
     }
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder; links are not followed, and what vanishes meanwhile is nothing."""
+    """Return the total size of all files below a folder; links and vanishing files do not count."""
     total = 0
     for path, _, files in os.walk(folder):
         for name in files:
@@ -57,7 +54,7 @@ def size_of(folder: Path) -> int:
 
 
 def _checkpoints(folder: Path) -> list[dict[str, Any]]:
-    """Return the checkpoints, oldest first, and which of them `last` and `best` name."""
+    """Return the checkpoints, oldest first, with the pointers that name them."""
     names = os.listdir(folder) if folder.is_dir() else []
     pointers = {pointer: read_pointer(folder, pointer) for pointer in POINTERS}
     return [

@@ -1,7 +1,7 @@
-"""What a run folder tells of its run, read without torch: a few small files, and none of them trusted.
+"""Reads run folders into records, without torch and without trusting the files.
 
-Everything that lists, compares or exports runs reads them here. A folder that is no run, or is a damaged one, has a
-record as well, which says so in words.
+Everything that lists, compares or exports runs uses these records. A damaged run, or a folder that is not a run, has a
+record as well, with a text that explains the problem.
 """
 
 import contextlib
@@ -32,32 +32,32 @@ from rl_training.experiment.records.scores import score_of
 
 ENDED = ("finished", "stopped", "paused", "failed", "interrupted")
 STATUSES = ("running", *ENDED, "abandoned", "damaged")
-"""`stopped` is an early stop; `abandoned` one that calls itself running while no process holds its lock."""
+"""`stopped` is an early stop; `abandoned` means that the status is running but no process holds the lock."""
 DONE = ("finished", "stopped")
-"""What needs no more training: the budget is spent, or the run has stopped itself early."""
+"""Training is complete: all timesteps are done, or the run stopped early."""
 NO_RUN = "not a run"
 TRACES = {".origin.json", ".lock", "metadata.json", "metrics.jsonl", "evaluations.jsonl"}
-"""What a run leaves beside its config."""
+"""Files that a run writes next to its config."""
 SCALARS = (str, int, float, bool, NoneType)
 Evaluation = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run, or a folder that is none; what is not known is None."""
+    """A run, or a folder that is not one; unknown entries are None."""
 
     path: Path
     name: str
-    """The folder's name, with the folders above it that were searched."""
+    """Path of the folder relative to the folder that was searched."""
     status: str
     """One of `STATUSES`, or `not a run`."""
     problem: str | None = None
-    """What is wrong with the folder, in words."""
+    """What is wrong with the folder."""
     algo: str | None = None
     env_id: str | None = None
     seed: int | None = None
     timesteps: int | None = None
-    """Steps made so far, as far as they were logged."""
+    """Logged steps so far."""
     total_timesteps: int | None = None
     score: float | None = None
     """See `SCORE_RULE`."""
@@ -67,22 +67,19 @@ class RunRecord:
     finished: datetime | None = None
     num_evaluations: int = 0
     num_damaged: int = 0
-    """Rows of evaluations that are left out."""
+    """Damaged rows of evaluations, which are skipped."""
     metadata: dict[str, Any] = field(default_factory=dict, repr=False)
-    """`metadata.json` as it is."""
+    """Content of `metadata.json`."""
     written: bytes = field(default=b"", repr=False)
-    """`evaluations.jsonl` as it is: thousands of runs would be millions of numbers."""
+    """Bytes of `evaluations.jsonl`, parsed on demand to save memory."""
 
     @property
     def is_run(self) -> bool:
-        """Whether the folder is a run, be it a damaged one."""
+        """Whether the folder is a run, intact or damaged."""
         return self.status != NO_RUN
 
     def metadata_entry(self, name: str) -> Any:
-        """Return an entry of the metadata that is a number, a text, or a list or map of such; None in place of others.
-
-        A damaged file may hold anything, as deep as it likes.
-        """
+        """Return an entry of the metadata: a scalar, or a list or dict of scalars; None for anything else."""
         value = self.metadata.get(name)
         if isinstance(value, dict):
             return scalars(value)
@@ -92,14 +89,14 @@ class RunRecord:
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
-        """The evaluations, with the return of every episode; damaged rows are left out."""
+        """The evaluations with the return of every episode; damaged rows are skipped."""
         return _parsed(self.written)[0]
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Every setting, those of the algorithm beside the others, and `env_kwargs.x` for x within a map.
+        """All settings in one flat dict, with `env_kwargs.x` for nested ones; empty if they cannot be read.
 
-        Read when it is asked for, as YAML takes long; nothing if it cannot be read.
+        Read on first use, because parsing YAML is slow.
         """
         try:
             return flattened(read_settings(self.path))
@@ -108,22 +105,22 @@ class RunRecord:
 
 
 def scalars(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers and texts of a map, without lists and maps in it."""
+    """Return the scalar entries of a dict."""
     return {key: part for key, part in values.items() if isinstance(part, SCALARS)}
 
 
 def read_run(path: Path, name: str | None = None) -> RunRecord:
-    """Return the record of a folder, whatever it is."""
+    """Return the record of any folder."""
     name = printable(name if name is not None else path.name or path)
     try:
         files = set(os.listdir(path))
-    except (OSError, ValueError) as error:  # the latter of names that no disk has
+    except (OSError, ValueError) as error:  # ValueError: not a valid file name
         problem = error.strerror if isinstance(error, OSError) else error
         return RunRecord(path, name, NO_RUN, f"cannot be read: {problem}")
     if not files:
         return RunRecord(path, name, NO_RUN, "empty")
     problems: list[str] = []
-    held = is_held(path)  # before the metadata, which a run writes before it lets go
+    held = is_held(path)  # before the metadata, which a run writes before it releases its lock
     metadata = _metadata(path, files, problems)
     known = _identity(path, files, metadata, problems)
     if known is None:
@@ -131,8 +128,8 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     written = _written(path, files, problems)
     rows, damaged = _parsed(written)
     if damaged:
-        problems.append(f"evaluations.jsonl: {len(damaged)} damaged row(s) left out")
-    returns = [float(row["mean_reward"]) for row in rows]  # the rows themselves are let go of
+        problems.append(f"evaluations.jsonl: skipped {len(damaged)} damaged row(s)")
+    returns = [float(row["mean_reward"]) for row in rows]  # the rows are not kept
     status, remark = _status(path, files, metadata, held)
     problem = "; ".join([*([remark] if remark else []), *problems]) or None
     return RunRecord(
@@ -155,7 +152,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
 
 
 def _metadata(path: Path, files: set[str], problems: list[str]) -> dict[str, Any]:
-    """Return the metadata, or nothing and why."""
+    """Return the metadata; if that fails, add the problem and return an empty dict."""
     if "metadata.json" not in files:
         return {}
     try:
@@ -165,18 +162,18 @@ def _metadata(path: Path, files: set[str], problems: list[str]) -> dict[str, Any
         return {}
     if isinstance(data, dict):
         return data
-    problems.append("metadata.json is damaged: it is no map")
+    problems.append("metadata.json is damaged: it is not a mapping")
     return {}
 
 
 def _identity(
     path: Path, files: set[str], metadata: dict[str, Any], problems: list[str]
 ) -> dict[str, Any] | None:
-    """Return algorithm, environment and seed; None if nothing in the folder shows that it is a run."""
+    """Return algorithm, environment and seed; None if the folder is not a run."""
     found = metadata
     if not _names_run(metadata):
         if "metadata.json" in files and not problems:
-            problems.append("metadata.json names no algorithm and environment")
+            problems.append("metadata.json has no algorithm and environment")
         try:
             found = read_settings(path) if "config.yaml" in files else {}
         except UserError as error:
@@ -189,7 +186,7 @@ def _identity(
             if "config.yaml" not in files:
                 problems.append("config.yaml is missing")
         elif not files & TRACES and not _has_checkpoint(path, files):
-            return None  # a config of somebody's, and perhaps a whole project around it
+            return None  # only a config file, perhaps of another project
     return {
         "algo": readable(found["algo"]) if found else None,
         "env_id": readable(found["env_id"]) if found else None,
@@ -202,7 +199,7 @@ def _names_run(data: dict[str, Any]) -> bool:
 
 
 def _has_checkpoint(path: Path, files: set[str]) -> bool:
-    """Tell whether there is a checkpoint of ours, whole or not."""
+    """Return whether there is a checkpoint, intact or damaged."""
     if "checkpoints" not in files:
         return False
     with contextlib.suppress(OSError):
@@ -213,31 +210,31 @@ def _has_checkpoint(path: Path, files: set[str]) -> bool:
 
 
 def _what_else(files: set[str], problems: list[str]) -> str:
-    """Return what a folder is that is not a run."""
+    """Return what a folder is instead of a run."""
     if "manifest.json" in files and "model.safetensors" in files:
         return "a checkpoint or a saved agent"
     if "job.yaml" in files:
-        return "the folder of a job, in which its run lies once it has begun"
-    return "; ".join(["no file in it is a run's", *problems])
+        return "the folder of a job whose run has not started"
+    return "; ".join(["it has no files of a run", *problems])
 
 
 def _status(path: Path, files: set[str], metadata: dict[str, Any], held: bool) -> tuple[str, str | None]:
-    """Return how a run stands, and a word on it."""
+    """Return the status of a run and a remark on it."""
     said = metadata.get("status")
-    # a resumed run says so only when it is restored, and one that has just begun holds its lock since
+    # the metadata says so only after a run is restored, and a new run may have taken its lock just now
     if held or (said not in ENDED and is_held(path)):
         return "running", None
     if said in ENDED:
         word = metadata.get("error") or metadata.get("stop_reason")
         return str(said), readable(word) if isinstance(word, str) else None
     if said == "running":
-        return "abandoned", "no process works on it any more"
+        return "abandoned", "no process is training it"
     if "metadata.json" in files:
-        word = repr(said) if isinstance(said, SCALARS) else "no word"
+        word = repr(said) if isinstance(said, SCALARS) else "missing"
         return "damaged", f"its status is {word}" if metadata else None
     if "metrics.jsonl" in files or "checkpoints" in files:
-        return "damaged", "metadata.json is missing; resume goes on with it"
-    return "abandoned", "it ended before its first step; resume begins it again"
+        return "damaged", "metadata.json is missing; resume continues the run"
+    return "abandoned", "it ended before its first step; resume starts it again"
 
 
 def _written(path: Path, files: set[str], problems: list[str]) -> bytes:
@@ -255,7 +252,7 @@ def _parsed(written: bytes) -> tuple[list[Evaluation], list[int]]:
 
 
 def _timesteps(path: Path, files: set[str], metadata: dict[str, Any]) -> int | None:
-    """Return how many steps were made, by the record of the run's end or by its last row."""
+    """Return the number of steps from the metadata, or from the last row of metrics."""
     metrics = metadata.get("metrics")
     steps = metrics.get("global_step") if isinstance(metrics, dict) else None
     if steps is None and "metrics.jsonl" in files:
@@ -264,12 +261,12 @@ def _timesteps(path: Path, files: set[str], metadata: dict[str, Any]) -> int | N
 
 
 def _is_finite_evaluation(row: dict[str, Any]) -> bool:
-    # whole numbers in a file may be larger than any float
+    # integers in a file may be larger than any float
     return is_evaluation(row) and abs(row["mean_reward"]) < 1e300 and 0 <= clock_of(row) < 2**64
 
 
 def _time(text: object) -> datetime | None:
-    """Return a moment out of the metadata."""
+    """Parse a time of the metadata."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
@@ -278,25 +275,25 @@ def _time(text: object) -> datetime | None:
 
 
 def _within(path: Path, error: UserError) -> str:
-    """Return a complaint about a file of a run without the folder, which is told beside it."""
+    """Return an error message without the path of the run folder."""
     return str(error).replace(f"{path}{os.sep}", "")
 
 
 TOTAL = re.compile(rb"^total_timesteps: (\d{1,18})$", re.MULTILINE)
-"""As we write it; any other spelling costs a whole YAML parser."""
+"""As runs write it; for any other spelling the whole file is parsed as YAML."""
 
 
 def read_settings(run_dir: Path) -> dict[str, Any]:
-    """Return the map in a run's `config.yaml`, which may have been written by another version of this package."""
+    """Return the content of a run's `config.yaml`, unchecked: another version may have written it."""
     path = run_dir / "config.yaml"
-    with contextlib.suppress(OSError):  # what is missing is told by the reader
+    with contextlib.suppress(OSError):  # read_yaml reports a missing file
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UserError(f"{path} is not a plain file")
+            raise UserError(f"{path} is not a regular file")
     return read_yaml(path, path)
 
 
 def flattened(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings side by side: the algorithm's have names of their own, and those of other maps a dot.
+    """Return settings as one flat dict; those of nested dicts, except `algorithm`, get names with a dot.
 
     >>> flattened({"seed": 1, "env_kwargs": {"g": 9.8}, "algorithm": {"gamma": 0.99, "encoder_kwargs": {}}})
     {'seed': 1, 'env_kwargs.g': 9.8, 'gamma': 0.99}
@@ -312,7 +309,7 @@ def flattened(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def total_timesteps_of(run_dir: Path) -> int | None:
-    """Return the budget, which `resume --total-timesteps` changes in the config alone."""
+    """Return `total_timesteps` from the config, where `resume --total-timesteps` changes it."""
     with contextlib.suppress(UserError):
         found = TOTAL.search(read_plain(run_dir / "config.yaml"))
         total = int(found[1]) if found else read_settings(run_dir).get("total_timesteps")

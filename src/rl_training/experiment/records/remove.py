@@ -1,4 +1,4 @@
-"""Deleting runs: never one that is being trained, nothing else, and nothing by halves. Needs no torch."""
+"""Deletes runs, but never one that is in use or partially. Needs no torch."""
 
 import os
 import secrets
@@ -14,7 +14,7 @@ from rl_training.experiment.records.read import RunRecord, read_run
 from rl_training.experiment.records.search import search
 
 REMOVED = ".rl-training-removed"
-"""How the name ends that a run has while it is deleted; what bears it was meant to go."""
+"""Suffix of a run's temporary name while it is deleted."""
 OURS = {
     "config.yaml", "metadata.json", "metrics.csv", "metrics.jsonl", "evaluations.jsonl", "learning_curve.png",
     "checkpoints", "tensorboard", "wandb", "error.txt", "profile.json", "started_from", ".origin.json", ".lock",
@@ -22,10 +22,10 @@ OURS = {
 
 
 def check_removable(path: Path) -> RunRecord:
-    """Return the record of a run that may be deleted; refuse links, what is no run, what is in use and where we are."""
+    """Return the record of a run that may be deleted; raise for links, other folders, and runs in use."""
     if path.is_symlink():
         raise UserError(
-            f"{path} is a link, which rm does not follow; give the folder itself, {path.resolve()}"
+            f"{path} is a link, and rm does not follow links; give the folder itself, {path.resolve()}"
         )
     if not path.exists():
         raise UserError(f"{path} does not exist; give run folders")
@@ -38,22 +38,22 @@ def check_removable(path: Path) -> RunRecord:
         if (path / name).is_dir() and not (path / name).is_symlink()
     ]
     for inside in [run for folder in folders for run in search(folder) if run.is_run]:
-        raise UserError(f"{path} holds another run, {inside.path}; move that out of it, or remove it first")
+        raise UserError(f"{path} contains another run, {inside.path}; move or remove that run first")
     if Path.cwd().is_relative_to(path.resolve()):
-        raise UserError(f"{path} is the folder that you are in; leave it first")
+        raise UserError(f"{path} is or contains the working folder; change to another folder first")
     if is_held(path):
-        with RunLock(path):  # says by whom, unless that has just ended
+        with RunLock(path):  # raises an error that names the process
             pass
     return record
 
 
 def remove_runs(paths: Sequence[Path]) -> None:
-    """Delete runs one by one, each under its lock until it has lost its name; what a killed rm left goes first."""
+    """Delete runs, each renamed under its lock first; leftovers of a killed rm are deleted as well."""
     for folder in dict.fromkeys(path.resolve().parent for path in paths):
         for leftover in leftovers(folder):
             shutil.rmtree(leftover, ignore_errors=True)
     for path in paths:
-        check_removable(path)  # it may have changed since somebody was asked
+        check_removable(path)  # it may have changed since the user confirmed
         nameless = path.resolve().with_name(f".{secrets.token_hex(8)}{REMOVED}")
         with RunLock(path):
             try:
@@ -65,17 +65,17 @@ def remove_runs(paths: Sequence[Path]) -> None:
 
 
 def foreign_files(path: Path) -> list[str]:
-    """Return what lies in a run's folder that no run of ours puts there, and that would go with it."""
+    """Return the entries of a run folder that no run creates."""
     return sorted(name for name in os.listdir(path) if name not in OURS and not name.endswith(".tmp"))
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Return what is left in a folder of runs whose removal was interrupted."""
+    """Return the renamed folders of runs whose removal was interrupted."""
     return [path for path in folder.glob(f".*{REMOVED}") if path.is_dir() and not path.is_symlink()]
 
 
 def _delete(nameless: Path, path: Path) -> None:
-    """Delete a folder that has lost its name; another rm may help meanwhile."""
+    """Delete a renamed folder; another rm may be deleting it as well."""
     failures: list[OSError] = []
 
     def keep(function: Any, culprit: str, found: Any) -> None:
@@ -86,6 +86,6 @@ def _delete(nameless: Path, path: Path) -> None:
     shutil.rmtree(nameless, onerror=keep)
     if failures:
         raise UserError(
-            f"{path} was not removed wholly ({failures[0].strerror}: {failures[0].filename}); the next rm beside it "
-            "goes on with it"
+            f"{path} was only partially deleted ({failures[0].strerror}: {failures[0].filename}); the next rm in the "
+            "same folder deletes the rest"
         )

@@ -1,4 +1,4 @@
-"""What a run scored, by one rule for all that tell it: tables of runs, results of presets, reports. Needs no torch."""
+"""The score of a run, computed by the same rule everywhere. Needs no torch."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ BEST_RULE = (
 
 
 def score_of(returns: Sequence[float]) -> float | None:
-    """Return the score of a run by the mean returns of its evaluations, or None without any: see `SCORE_RULE`.
+    """Return the score of a run from the mean returns of its evaluations, or None without any: see `SCORE_RULE`.
 
     >>> score_of([1.0, 2.0, 3.0])
     3.0

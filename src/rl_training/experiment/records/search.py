@@ -1,4 +1,4 @@
-"""Runs found in folders, as a sequence of records and as rows of a table. Needs no torch."""
+"""Finds runs in folders, and returns them as records or table rows. Needs no torch."""
 
 import glob
 import os
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import pandas
 
 DEPTH = 4
-"""How many folders deep runs are looked for, as `runs/zoo/runs/<job>/<run>` lies; none is looked into that is a run."""
+"""Levels of folders that are searched, as for `runs/zoo/runs/<job>/<run>`; run folders are not searched."""
 LAUNCH = frozenset({"jobs", "results"})
-"""What `zoo run` and `benchmark` keep beside their `runs`, and what nobody takes for a run."""
+"""Folders that `zoo run` and `benchmark` create next to `runs`."""
 Row = dict[str, Any]
 
 
 class Runs(Sequence[RunRecord]):
-    """Runs, one record each."""
+    """A sequence of run records."""
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self._records = list(records)
@@ -48,7 +48,7 @@ class Runs(Sequence[RunRecord]):
         status: Sequence[str] = (),
         seed: Sequence[int] = (),
     ) -> "Runs":
-        """Return those with one of the given values each; nothing given is no condition, and ids may be patterns."""
+        """Return the runs that match all given conditions; `env_id` takes patterns such as `ALE/*`."""
         return Runs(
             [
                 run
@@ -61,42 +61,42 @@ class Runs(Sequence[RunRecord]):
         )
 
     def rows(self, *, evaluations: bool = False) -> list[Row]:
-        """Return a row per run, with all its settings, or one per evaluation, without them; all have the same keys."""
+        """Return one row per run with its settings, or one per evaluation; all rows have the same keys."""
         if not evaluations:
             return _with_all_keys([_with_settings(row_of(run), run.config) for run in self])
         return _with_all_keys([_identity_of(run) | scalars(row) for run in self for row in run.evaluations])
 
     def to_frame(self, *, evaluations: bool = False) -> "pandas.DataFrame":
-        """Return the rows as a frame of pandas, which must be installed."""
+        """Return the rows as a pandas DataFrame; pandas must be installed."""
         try:
             import pandas
         except ImportError as error:
-            raise UserError("to_frame needs pandas: pip install pandas; rows() does without") from error
+            raise UserError("to_frame needs pandas; pip install pandas, or use rows()") from error
         return pandas.DataFrame(self.rows(evaluations=evaluations))
 
 
 def load_runs(*patterns: str | PathLike[str]) -> Runs:
-    """Return the runs in a folder, of a run folder itself, or of all that a pattern such as `runs/ppo__*` names.
+    """Return the runs in folders; each pattern is a folder of runs, a run folder, or a glob such as `runs/ppo__*`.
 
-    Damaged runs are among them, with status `damaged`; folders that are not runs are left out.
+    Damaged runs are included with status `damaged`; other folders are not.
     """
     return Runs([record for record in search(*patterns or ("runs",)) if record.is_run])
 
 
 def search(*patterns: str | PathLike[str]) -> list[RunRecord]:
-    """Return a record of every folder that the patterns name or that lies in one of them, each once, by name."""
+    """Return a record of every folder that matches a pattern or is inside a matching one, each once."""
     found: dict[str, RunRecord] = {}
     for pattern in patterns:
         for path in _matching_folders(os.fspath(pattern)):
             for record in _records(path):
-                # a link that is not followed is not what it leads to
+                # a link that is not followed counts as itself
                 same = os.path.realpath(record.path) if record.is_run else os.path.abspath(record.path)
                 found.setdefault(same, record)
     return list(found.values())
 
 
 def run_at(path: str | PathLike[str]) -> RunRecord:
-    """Return the run that a path means: its folder, a checkpoint of it, or `last`/`best` of one."""
+    """Return the run of a path: its folder, a checkpoint, or `last`/`best`."""
     given, whole = Path(path), Path(path).absolute()
     for candidate in (given, whole.parent, whole.parent.parent):
         record = read_run(candidate)
@@ -107,7 +107,7 @@ def run_at(path: str | PathLike[str]) -> RunRecord:
 
 
 def _matching_folders(pattern: str) -> list[Path]:
-    """Return the folders that a path or a pattern names."""
+    """Return the folders that match a path or a pattern."""
     if os.path.isdir(pattern):
         return [Path(pattern)]
     if not glob.has_magic(pattern):
@@ -127,21 +127,21 @@ def _matching_folders(pattern: str) -> list[Path]:
 
 
 def _records(path: Path) -> Iterator[RunRecord]:
-    """Yield the record of a run, or those of what lies in a folder."""
+    """Yield the record of a run, or the records of the folders inside."""
     record = read_run(path)
     if record.is_run:
         yield record
     elif os.access(path, os.R_OK | os.X_OK):
         yield from _inside(path, "", DEPTH)
     else:
-        raise UserError(f"{path} {record.problem}; give a folder that you may read")
+        raise UserError(f"{path} {record.problem}; give a readable folder")
 
 
 def _inside(folder: Path, prefix: str, depth: int) -> Iterator[RunRecord]:
     try:
         with os.scandir(folder) as entries:
             found = sorted((entry.name, entry.is_symlink()) for entry in entries if _is_folder(entry))
-    except OSError:  # its own record says so
+    except OSError:  # reported by its own record
         return
     ours = LAUNCH if {"jobs", "runs"} <= {name for name, _ in found} else frozenset()
     for name, is_link in found:
@@ -149,7 +149,7 @@ def _inside(folder: Path, prefix: str, depth: int) -> Iterator[RunRecord]:
             continue
         path, shown = folder / name, f"{prefix}{name}"
         if is_link:
-            yield RunRecord(path, printable(shown), NO_RUN, "a link, which is followed only if you name it")
+            yield RunRecord(path, printable(shown), NO_RUN, "a link; give its path to follow it")
             continue
         record = read_run(path, shown)
         inner = [] if record.is_run or depth <= 1 else list(_inside(path, f"{shown}/", depth - 1))
@@ -178,7 +178,7 @@ def _identity_of(run: RunRecord) -> Row:
 
 
 def row_of(run: RunRecord) -> Row:
-    """Return what is told of every run, without its settings."""
+    """Return the columns of a run, without its settings."""
     versions = run.metadata_entry("versions")
     return _identity_of(run) | {
         "timesteps": run.timesteps,
@@ -195,11 +195,11 @@ def row_of(run: RunRecord) -> Row:
 
 
 def _with_settings(row: Row, config: Row) -> Row:
-    """Return a row with the settings that it does not tell already, whatever names a damaged file gives them."""
+    """Return a row with the settings added; existing columns are not overwritten."""
     return row | {key: value for key, value in config.items() if key not in row}
 
 
 def _with_all_keys(rows: list[Row]) -> list[Row]:
-    """Return rows that all have the keys of all of them, in the order of their first appearance."""
+    """Return rows that all have the same keys, in order of first appearance."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return [{key: row.get(key) for key in keys} for row in rows]

@@ -8,15 +8,22 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium import spaces
 
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
+from rl_training.core.spaces.as_data import space_to_data
 from rl_training.core.types import Progress
 from rl_training.experiment.checkpoints.folders import find_checkpoint, restore_backups
 from rl_training.experiment.checkpoints.format import read_checkpoint, write_checkpoint
 
 CONFIG = TrainConfig(algo="ppo", env_id="CartPole-v1", algorithm=PPOConfig(hidden_sizes=(3,)))
-SPACES = {"spaces": {"observation_space": "Box", "action_space": "Discrete"}}
+SPACES = {
+    "spaces": {
+        "observation_space": space_to_data(spaces.Box(-1, 1, (1,))),
+        "action_space": space_to_data(spaces.Discrete(2)),
+    }
+}
 CHANGES = ("replace", "mkdir", "unlink", "rmdir", "fsync")
 
 
@@ -25,7 +32,7 @@ class Killed(BaseException):
 
 
 def write(folder: Path, number: int) -> None:
-    state = {"model": {"weight": torch.full((3,), float(number))}}
+    state = {"model": {"weight": torch.full((3, 3), float(number))}}
     write_checkpoint(folder, config=CONFIG, progress=Progress(number, 1, 9), state=state, facts=SPACES)
 
 

@@ -265,7 +265,9 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-@pytest.mark.parametrize(("damage", "problem"), [(Path.unlink, "was deleted"), (cut, "has .* bytes instead of")])
+@pytest.mark.parametrize(
+    ("damage", "problem"), [(Path.unlink, "was deleted"), (cut, "has .* bytes instead of")]
+)
 def test_a_file_that_vanished_is_written_again_from_memory(tmp_path, damage, problem):
     storage, store = ring(), SegmentStore(tmp_path)
     for _ in range(2):
@@ -273,7 +275,9 @@ def test_a_file_that_vanished_is_written_again_from_memory(tmp_path, damage, pro
         listed = store.append(storage)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     damage(tmp_path / "segment_0_4.safetensors")
-    with pytest.warns(UserWarning, match=f"segment_0_4.safetensors {problem}.*writing its rows again from memory"):
+    with pytest.warns(
+        UserWarning, match=f"segment_0_4.safetensors {problem}.*writing its rows again from memory"
+    ):
         assert store.append(storage) == listed
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert store.append(storage) == listed  # and nothing more is said

@@ -55,7 +55,7 @@ class TestWhole:
             assert read_run(folder).status == "running"
         run = read_run(folder)
         assert (run.status, run.timesteps) == ("abandoned", 900)
-        assert "no process works on it" in run.problem
+        assert "no process is training it" in run.problem
 
     @pytest.mark.parametrize("status", ["finished", "paused", "failed"])
     def test_a_run_that_is_being_resumed_runs_before_its_metadata_says_so(self, tmp_path, status):
@@ -198,16 +198,16 @@ DAMAGES = {
     "metadata empty": (_write("metadata.json", ""), "damaged", "metadata.json is damaged"),
     "metadata torn": (_write("metadata.json", '{"status": "finis'), "damaged", "metadata.json is damaged"),
     "metadata junk": (_write("metadata.json", b"\xff\x00\xfe"), "damaged", "metadata.json is damaged"),
-    "metadata a list": (_write("metadata.json", "[1]"), "damaged", "it is no map"),
-    "metadata empty map": (_write("metadata.json", "{}"), "damaged", "names no algorithm"),
+    "metadata a list": (_write("metadata.json", "[1]"), "damaged", "it is not a mapping"),
+    "metadata empty map": (_write("metadata.json", "{}"), "damaged", "has no algorithm"),
     "metadata deep": (_write("metadata.json", "[" * 100_000), "damaged", "metadata.json is damaged"),
     "metadata endless number": (_write("metadata.json", '{"seed": ' + "9" * 5000 + "}"), "damaged", "is damaged"),
-    "metadata a folder": (_replace("metadata.json", Path.mkdir), "damaged", "metadata.json is not a plain file"),
-    "metadata a pipe": (_replace("metadata.json", os.mkfifo), "damaged", "metadata.json is not a plain file"),
+    "metadata a folder": (_replace("metadata.json", Path.mkdir), "damaged", "metadata.json is not a regular file"),
+    "metadata a pipe": (_replace("metadata.json", os.mkfifo), "damaged", "metadata.json is not a regular file"),
     "metadata a loop": (_replace("metadata.json", lambda path: path.symlink_to(path)), "damaged", "cannot read"),
     "metadata missing": (_gone("metadata.json"), "damaged", "metadata.json is missing"),
-    "metadata of somebody": (_write("metadata.json", '{"name": "x"}'), "damaged", "names no algorithm"),
-    "algo a list": (_metadata(algo=["ppo"]), "finished", "names no algorithm"),
+    "metadata of somebody": (_write("metadata.json", '{"name": "x"}'), "damaged", "has no algorithm"),
+    "algo a list": (_metadata(algo=["ppo"]), "finished", "has no algorithm"),
     "seed a word": (_metadata(seed="three"), "finished", None),
     "seed true": (_metadata(seed=True), "finished", None),
     "status a number": (_metadata(status=5), "damaged", "its status is 5"),
@@ -252,7 +252,7 @@ DAMAGES = {
         None,
     ),
     "evaluations a pipe": (_replace("evaluations.jsonl", os.mkfifo), "finished", "evaluations.jsonl is not a plain"),
-    "evaluations a folder": (_replace("evaluations.jsonl", Path.mkdir), "finished", "is not a plain file"),
+    "evaluations a folder": (_replace("evaluations.jsonl", Path.mkdir), "finished", "is not a regular file"),
     "metrics junk": (_both(_metadata(metrics=None), _write("metrics.jsonl", b"\xff\n")), "finished", None),
     "metrics a pipe": (_both(_metadata(metrics=None), _replace("metrics.jsonl", os.mkfifo)), "finished", None),
     "lock a pipe": (_both(_metadata(status="running"), _replace(".lock", os.mkfifo)), "abandoned", "no process"),
@@ -323,7 +323,7 @@ class TestNoRuns:
         (tmp_path / "metadata.json").write_text('{"title": "photos"}', encoding="utf-8")
         run = read_run(tmp_path)
         assert run.status == NO_RUN
-        assert run.problem.startswith("no file in it is a run's")
+        assert run.problem.startswith("it has no files of a run")
 
     def test_a_project_with_a_config_of_its_own_is_no_run(self, tmp_path):
         (tmp_path / "config.yaml").write_text(CONFIG, encoding="utf-8")

@@ -66,7 +66,7 @@ def test_a_link_to_a_run_is_refused(tmp_path):
     (tmp_path / "link").symlink_to(one)
     for path in (tmp_path / "link", Path(f"{tmp_path}/link/")):
         with pytest.raises(
-            UserError, match=f"link is a link, which rm does not follow; give the folder itself, {one}"
+            UserError, match=f"link is a link, and rm does not follow links; give the folder itself, {one}"
         ):
             remove_runs([path])
     assert one.exists()
@@ -93,7 +93,7 @@ def test_the_folder_that_we_are_in_is_refused(tmp_path, monkeypatch):
     one = run_folder(tmp_path)
     for place in (one, one / "checkpoints"):
         monkeypatch.chdir(place)
-        with pytest.raises(UserError, match="is the folder that you are in"):
+        with pytest.raises(UserError, match="is or contains the working folder"):
             check_removable(one)
 
 
@@ -140,7 +140,7 @@ def test_what_cannot_be_deleted_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(remove.shutil, "rmtree", stuck)
     with pytest.raises(
-        UserError, match=r"one was not removed wholly \(Permission denied: .*/x\); the next rm"
+        UserError, match=r"one was only partially deleted \(Permission denied: .*/x\); the next rm"
     ):
         remove_runs([one])
 
@@ -159,9 +159,7 @@ def test_a_run_with_other_runs_in_it_is_refused(tmp_path):
     (one / "link").symlink_to(other)
     inner = run_folder(one / "runs" / "job", "two")
     before = files(tmp_path)
-    with pytest.raises(
-        UserError, match=f"one holds another run, {inner}; move that out of it, or remove it first"
-    ):
+    with pytest.raises(UserError, match=f"one contains another run, {inner}; move or remove that run first"):
         remove_runs([one])
     assert files(tmp_path) == before
     remove_runs([inner])

@@ -51,7 +51,7 @@ def test_launched_runs_are_found_four_deep_and_no_deeper(tmp_path):
 def test_what_is_no_run_is_told_once_and_links_are_not_followed(folder):
     others = {record.name: record.problem for record in search(folder) if not record.is_run}
     assert others["empty"] == "empty"
-    assert others["latest"] == "a link, which is followed only if you name it"
+    assert others["latest"] == "a link; give its path to follow it"
     assert set(others) == {"empty", "latest", "photos"}
 
 
@@ -169,7 +169,7 @@ def test_what_a_launch_keeps_beside_its_runs_is_no_broken_run(tmp_path):
     (launch / "runs" / "ppo__seed2" / "job.yaml").write_text("algo: ppo\n", encoding="utf-8")
     assert names(search(launch)) == ["photos", "runs/ppo__seed1/one", "runs/ppo__seed2"]
     assert names(search(tmp_path)) == ["zoo/photos", "zoo/runs/ppo__seed1/one", "zoo/runs/ppo__seed2"]
-    assert search(launch)[2].problem == "the folder of a job, in which its run lies once it has begun"
+    assert search(launch)[2].problem == "the folder of a job whose run has not started"
 
 
 def test_folders_that_are_called_so_elsewhere_are_told_and_runs_in_them_found(tmp_path):
