@@ -1,4 +1,4 @@
-"""How much memory there is, and a refusal before it runs out."""
+"""Memory and CPU threads of a run: what is available, what a run needs, and how much it gets."""
 
 import contextlib
 import ctypes
@@ -26,17 +26,36 @@ from rl_training.models.images import image_leaves
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 CGROUP_STATISTICS = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.stat")
 CGROUP_USAGES = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
+CGROUP_CPU = Path("/sys/fs/cgroup/cpu.max")
+"""The CPU quota of a container: microseconds, or max, per period in microseconds."""
+MIB = 2**20
+MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2
+"""Parameters of glibc's `mallopt`."""
+LARGE_ONE_HOTS = 10**9
+"""Bytes from which the memory of one-hot encodings is reported."""
+COPIES_OF_WEIGHTS = 8
+"""Weights, gradients and two moments, for an actor and a critic; some algorithms have more networks."""
+WORK_PER_THREAD = 2**27
+"""Multiply-adds of the largest layer of one gradient step that justify another thread: a few milliseconds.
+
+Measured on two virtual cores. On an idle machine, two threads halve the time of a matrix product from 256 x 256 x 256
+on. On a busy one they wait for each other: an update of SAC took 30 times as long (256 wide) or 6 times (1024), one of
+a Nature CNN 3 times.
+"""
+WORK_PER_VALUE = 128
+"""Multiply-adds of a CNN's largest convolution per value of an image: 116 for Nature's, 144 for the others here."""
+MAX_AUTO_THREADS = 4
+"""Most threads for `num_threads: auto`; more have not been measured."""
 
 
 def available_memory() -> int | None:
-    """Return the bytes this process may still take, None if the system does not tell."""
-    found = [_meminfo(), _cgroup()]
-    known = [number for number in found if number is not None]
-    return min(known) if known else None
+    """Return the bytes that this process can still allocate, or None if unknown."""
+    known = [number for number in (_meminfo(), _cgroup_memory()) if number is not None]
+    return min(known, default=None)
 
 
 def check_memory(needed: int, what: str, remedy: str) -> None:
-    """Raise if `needed` bytes are not there; `what` and `remedy` complete the sentence."""
+    """Raise if `needed` bytes are not available; the message names `what` and the `remedy`."""
     available = available_memory()
     if available is not None and needed > available:
         raise UserError(
@@ -45,7 +64,7 @@ def check_memory(needed: int, what: str, remedy: str) -> None:
 
 
 def size_text(size: int) -> str:
-    """Return a number of bytes for people.
+    """Format a number of bytes.
 
     >>> size_text(168_000_000)
     '168 MB'
@@ -57,74 +76,11 @@ def size_text(size: int) -> str:
     return f"{size / 1000:.0f} kB"
 
 
-def _meminfo() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError, AttributeError):
-        return None
-
-
-def _cgroup() -> int | None:
-    limit, usage = _first_number(CGROUP_LIMITS), _first_number(CGROUP_USAGES)
-    return None if limit is None or usage is None else max(limit - usage + _reclaimable(), 0)
-
-
-def _reclaimable() -> int:
-    """Return the bytes of file cache that a container counts as used, but gives back when asked."""
-    for path in CGROUP_STATISTICS:
-        try:
-            words = Path(path).read_text().split()
-            numbers = dict(zip(words[::2], words[1::2], strict=True))
-            return int(numbers.get("total_inactive_file", numbers["inactive_file"]))
-        except (OSError, ValueError, KeyError):
-            continue
-    return 0
-
-
-def _first_number(paths: tuple[str, ...]) -> int | None:
-    for path in paths:
-        try:
-            return int(Path(path).read_text())
-        except (OSError, ValueError):  # not there, or "max": no limit
-            continue
-    return None
-
-
-MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2
-"""glibc's numbers for what `mallopt` sets."""
-MIB = 2**20
-
-
-def keep_freed_memory() -> bool:
-    """Let the process keep up to 512 MiB that it freed instead of giving them back; tell whether it will.
-
-    By default glibc returns large blocks to the system, and whether it does so depends on what was freed before: an
-    update of a CNN then waits for up to 3,000 page faults. Numbers are the same either way.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None:
-        return False
-    wanted = {MMAP_THRESHOLD: 32 * MIB, TRIM_THRESHOLD: 512 * MIB, TOP_PAD: 64 * MIB}
-    return all(bool(mallopt(name, value)) for name, value in wanted.items())
-
-
-WORTH_TELLING = 10**9
-"""Bytes: less is what many runs take."""
-COPIES_OF_WEIGHTS = 8
-"""Weights, gradients and two moments, of an actor and a critic: at least, as some learners have more networks."""
-
-
 def report_one_hot_memory(config: TrainConfig, spec: EnvSpec, notice: Callable[[str], None]) -> None:
-    """Say what one-hots take while a run learns, if that is much; refuse what is not there.
+    """Report the memory of one-hot encoded observations if it is large; raise if it is not available.
 
-    Buffers keep categories as whole numbers; one-hots are made of the rows of an update, and the first layer has
-    weights for each of their numbers. That layer is counted where the observation's numbers go into it directly.
+    Buffers store categories as integers. An update one-hot encodes its rows, and the first layer has weights for every
+    entry. That layer is counted only if the observation goes into it directly.
     """
     leaves = observation_leaves(spec.observation_space).values()
     if not any(isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) for leaf in leaves):
@@ -136,46 +92,32 @@ def report_one_hot_memory(config: TrainConfig, spec: EnvSpec, notice: Callable[[
     if settings.encoder in ("auto", "flat"):
         width = next(iter(getattr(settings, "hidden_sizes", ())), 0)
         layers = COPIES_OF_WEIGHTS * width * per_row
-    if update + layers < WORTH_TELLING:
+    if update + layers < LARGE_ONE_HOTS:
         return
     check_memory(
         update + layers,
-        f"an observation of {numbers:,} numbers (categories are read one-hot)",
-        f"{remedy}, or show it in other numbers, such as coordinates, by a wrapper",
+        f"one-hot encoding observations of {numbers:,} numbers",
+        f"{remedy}, or use a wrapper that shows other numbers, such as coordinates",
     )
     weights = f", and the first layers of the networks about {size_text(layers)}" if layers else ""
     notice(
-        f"an observation becomes {numbers:,} numbers, as categories are read one-hot: an update takes about "
+        f"observations become {numbers:,} numbers, because categories are one-hot encoded: an update needs about "
         f"{size_text(update)} of memory for them{weights}"
     )
 
 
-WORK_PER_THREAD = 2**27
-"""Multiply-adds of the largest layer of one gradient step that make it worth another thread: a few milliseconds.
-
-Measured on two virtual cores. Alone, two threads halve the time of a product from 256 x 256 x 256 on. Beside other work
-they wait for each other: an update of SAC took 30 times as long (256 wide) or 6 (1024), one of a Nature CNN 3 times.
-"""
-WORK_PER_VALUE = 128
-"""Multiply-adds of a CNN's largest convolution per value of an image: 116 in Nature's, 144 in the others here."""
-MOST = 4
-"""Threads that `auto` takes at most; more of them have not been measured."""
-QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""Where a container is told how much time it may take: microseconds, or max, in a period of microseconds."""
-
-
 def settle_threads(config: TrainConfig, spec: EnvSpec) -> TrainConfig:
-    """Return the config with `num_threads: auto` replaced by what suits its networks and the cores that there are."""
+    """Return the config with `num_threads: auto` replaced by a number that suits its networks and the cores."""
     if config.num_threads != "auto":
         return config
-    wanted = min(largest_layer(config, spec) // WORK_PER_THREAD, MOST, available_cores())
+    wanted = min(largest_layer(config, spec) // WORK_PER_THREAD, MAX_AUTO_THREADS, available_cores())
     return config.with_overrides(num_threads=max(wanted, 1))
 
 
 def largest_layer(config: TrainConfig, spec: EnvSpec) -> int:
-    """Return the multiply-adds, forwards, of the largest layer of one gradient step; 0 where the CPU has none to do.
+    """Return the multiply-adds of the largest layer in the forward pass of one gradient step; 0 for another device.
 
-    Memories do not count: they are computed one step of time after the other, a few rows each.
+    Recurrent cores do not count: they process one time step after the other, a few rows each.
     """
     if choose_device(config.device).type != "cpu":
         return 0
@@ -192,31 +134,11 @@ def largest_layer(config: TrainConfig, spec: EnvSpec) -> int:
     return settings.rows_per_step(config.num_envs) * max([pixels * WORK_PER_VALUE, *layers])
 
 
-def available_cores() -> int:
-    """Return how many cores this process may use: of the machine, of its container, and of OpenMP."""
-    mask = getattr(os, "sched_getaffinity", None)
-    cores = len(mask(0)) if mask is not None else os.cpu_count() or 1
-    return min(cores, _container_limit() or cores, _openmp_limit() or cores)
-
-
-def _container_limit() -> int | None:
-    try:
-        quota, period = QUOTA.read_text(encoding="utf-8").split()
-        return max(int(quota) // int(period), 1)
-    except (OSError, ValueError, ZeroDivisionError):  # there is none
-        return None
-
-
-def _openmp_limit() -> int | None:
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(first) if first.isdecimal() else None
-
-
 @contextlib.contextmanager
 def using_threads(wanted: int | Literal["auto"]) -> Iterator[None]:
-    """Let torch and NumPy's matrix products use so many threads for a while, whatever environment variables say.
+    """Set the number of threads of torch and BLAS for a while, regardless of environment variables.
 
-    `auto` is one, as long as it is not settled.
+    `auto` means one thread until `settle_threads` has replaced it.
     """
     before, number = torch.get_num_threads(), 1 if wanted == "auto" else wanted
     torch.set_num_threads(number)
@@ -225,3 +147,75 @@ def using_threads(wanted: int | Literal["auto"]) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def keep_freed_memory() -> bool:
+    """Let the process keep up to 512 MiB of freed memory; return whether this is supported.
+
+    By default glibc returns large blocks to the system, depending on what was freed before. An update of a CNN then
+    causes up to 3,000 page faults. Results do not change.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:
+        return False
+    wanted = {MMAP_THRESHOLD: 32 * MIB, TRIM_THRESHOLD: 512 * MIB, TOP_PAD: 64 * MIB}
+    return all(bool(mallopt(name, value)) for name, value in wanted.items())
+
+
+def available_cores() -> int:
+    """Return the number of cores that the machine, the container and OpenMP allow."""
+    mask = getattr(os, "sched_getaffinity", None)
+    cores = len(mask(0)) if mask is not None else os.cpu_count() or 1
+    return min(cores, _cgroup_cores() or cores, _openmp_limit() or cores)
+
+
+def _meminfo() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _cgroup_memory() -> int | None:
+    limit, usage = _first_number(CGROUP_LIMITS), _first_number(CGROUP_USAGES)
+    return None if limit is None or usage is None else max(limit - usage + _reclaimable(), 0)
+
+
+def _reclaimable() -> int:
+    """Return the bytes of file cache that a container counts as used but can free."""
+    for path in CGROUP_STATISTICS:
+        try:
+            words = Path(path).read_text().split()
+            numbers = dict(zip(words[::2], words[1::2], strict=True))
+            return int(numbers.get("total_inactive_file", numbers["inactive_file"]))
+        except (OSError, ValueError, KeyError):
+            continue
+    return 0
+
+
+def _first_number(paths: tuple[str, ...]) -> int | None:
+    for path in paths:
+        try:
+            return int(Path(path).read_text())
+        except (OSError, ValueError):  # missing, or "max": no limit
+            continue
+    return None
+
+
+def _cgroup_cores() -> int | None:
+    try:
+        quota, period = CGROUP_CPU.read_text(encoding="utf-8").split()
+        return max(int(quota) // int(period), 1)
+    except (OSError, ValueError, ZeroDivisionError):  # no limit
+        return None
+
+
+def _openmp_limit() -> int | None:
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() else None

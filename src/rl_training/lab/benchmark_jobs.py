@@ -1,4 +1,4 @@
-"""From a manifest to jobs, and from what jobs left to the records that a report is made of."""
+"""Turns a manifest into jobs, and the records of jobs into scored runs for a report."""
 
 import os
 from collections import Counter
@@ -19,7 +19,7 @@ from rl_training.lab.statistics import Published
 
 @dataclass(frozen=True)
 class Contender:
-    """A preset of a benchmark: what its runs are called in tables, and on which task they count."""
+    """A preset of a benchmark with its name in tables and its task."""
 
     preset: str
     config: TrainConfig
@@ -29,9 +29,9 @@ class Contender:
 
 
 def contenders(manifest: Manifest, overrides: Mapping[str, Any]) -> list[Contender]:
-    """Return the presets of a manifest with its overrides, those of each preset, and others on top.
+    """Return the presets of a manifest with all overrides applied.
 
-    Each is called by its algorithm, where that tells it from the others of its task.
+    Each is named by its algorithm if that is unique for its task, otherwise by its preset.
     """
     configs = [
         _overridden(entry.preset, {**manifest.overrides, **entry.overrides, **overrides})
@@ -55,7 +55,7 @@ def contenders(manifest: Manifest, overrides: Mapping[str, Any]) -> list[Contend
 
 
 def _shared_names(found: Sequence[Contender]) -> Iterator[str]:
-    """Yield what would be one row of a table, though it is two presets."""
+    """Yield a problem for each two presets with the same name and task."""
     first = dict[tuple[str, str], str]()
     for contender in found:
         other = first.setdefault((contender.name, contender.task), contender.preset)
@@ -68,7 +68,7 @@ def _shared_names(found: Sequence[Contender]) -> Iterator[str]:
 
 def _strange_references(manifest: Manifest, tasks: Sequence[str]) -> Iterator[str]:
     for task in manifest.references.keys() - set(tasks):
-        yield f"references.{task} is no task of this benchmark{did_you_mean(task, tasks)}"
+        yield f"references.{task} is not a task of this benchmark{did_you_mean(task, tasks)}"
 
 
 def _overridden(preset: str, settings: Mapping[str, Any]) -> TrainConfig:
@@ -79,19 +79,19 @@ def _overridden(preset: str, settings: Mapping[str, Any]) -> TrainConfig:
 
 
 def read_baseline(path: Path, found: Sequence[Contender], folder: Path) -> list[ScoredRun]:
-    """Return the records of an earlier report; one that cannot be compared with is refused before any training.
+    """Return the records of an earlier report; raise before training if they cannot be compared.
 
-    So is the report of `folder`, which the new one would replace: a second time it would be compared with itself.
+    The report in `folder` is refused too, because the new report replaces it.
     """
     if os.path.realpath(records_file(path)) == os.path.realpath(records_file(folder)):
-        raise UserError(f"--baseline {path} is what this report would replace; give another --output-dir")
+        raise UserError(f"--baseline {path} would be replaced by this report; use another --output-dir")
     records = read_records(path)
     group(records, f"{path} has no records; leave --baseline out, or give another report")
     theirs, ours = {record.task for record in records}, {contender.task for contender in found}
     if not theirs & ours:
         raise UserError(
-            f"the baseline {path} has {', '.join(sorted(theirs))}, and this benchmark {', '.join(sorted(ours))}: they "
-            "have no task in common; give another report"
+            f"the baseline {path} ({', '.join(sorted(theirs))}) and this benchmark ({', '.join(sorted(ours))}) have no "
+            "task in common; give another report"
         )
     return records
 
@@ -102,7 +102,7 @@ def benchmark_jobs(found: Sequence[Contender], seeds: Sequence[int]) -> list[Job
 
 
 def scored_jobs(found: Sequence[Contender], records: Sequence[Mapping[str, Any]]) -> list[ScoredRun]:
-    """Return what finished jobs left as a report takes it, by the names and tasks of their presets."""
+    """Return the records of finished jobs as scored runs, with the names and tasks of their presets."""
     by_preset = {contender.preset: contender for contender in found}
     return [
         scored_job(record, by_preset[record["name"]].task, by_preset[record["name"]].name)
@@ -111,7 +111,7 @@ def scored_jobs(found: Sequence[Contender], records: Sequence[Mapping[str, Any]]
 
 
 def published_figures(found: Sequence[Contender]) -> dict[tuple[str, str], Published]:
-    """Return the figures of others by name and task."""
+    """Return published scores by name and task."""
     return {
         (contender.name, contender.task): contender.published
         for contender in found

@@ -1,4 +1,4 @@
-"""Pictures of a benchmark: intervals, profiles and curves; one colour per name in all of them."""
+"""Figures of a benchmark report: intervals, profiles and curves, with one colour per name."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from rl_training.lab.benchmark_summary import Improvement, Summary
 from rl_training.lab.statistics import Band, Estimate
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#000000")
-"""Told apart by colour-blind readers as well (Okabe and Ito)."""
+"""Distinguishable for colour-blind readers (Okabe and Ito)."""
 DASHES = ("-", "--", ":", "-.")
 COLUMNS = 3
 PROFILE_LABELS = {
@@ -18,13 +18,13 @@ PROFILE_LABELS = {
     "ylabel": "share of runs with score > τ",
     "ylim": (-0.02, 1.02),
 }
-TRAINING_LABELS = {"xlabel": "share of training", "ylabel": "IQM of normalised evaluations"}
+TRAINING_LABELS = {"xlabel": "fraction of training", "ylabel": "IQM of normalised evaluations"}
 TIME_LABEL = "wall time, evaluations and checkpoints included"
 Style = Mapping[str, dict[str, Any]]
 
 
 def pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
-    """Return what draws each picture that there is something to show in, by file name."""
+    """Return a drawing function for each figure with data, by file name."""
     style = _styles(sorted({entry.name for entry in summary.tasks}))
     steps = [(entry.task, entry.name, entry.over_steps) for entry in summary.tasks if entry.over_steps]
     times = [(entry.task, entry.name, entry.over_time) for entry in summary.tasks if entry.over_time]
@@ -53,7 +53,7 @@ def _styles(names: Sequence[str]) -> Style:
 
 
 def _draw_aggregates(summary: Summary, style: Style) -> bytes:
-    """Draw a panel per statistic, a row per name: a bar for the interval, a stroke for the value."""
+    """Draw a panel per statistic and a row per name: a bar for the interval, a line for the value."""
     entries = list(reversed(summary.aggregates))  # the first on top
     panels = {
         "IQM": [entry.iqm for entry in entries],
@@ -68,7 +68,7 @@ def _draw_aggregates(summary: Summary, style: Style) -> bytes:
         _draw_bars(axes, estimates, [style[entry.name]["color"] for entry in entries])
         axes.set_title(title, fontsize=10)
         axes.set_yticks(range(len(entries)), [entry.name for entry in entries])
-        axes.use_sticky_edges = False  # else a bar's end is the end of the axis
+        axes.use_sticky_edges = False  # otherwise the axis ends at a bar's end
         axes.margins(x=0.1)
         axes.locator_params(axis="x", nbins=4)
     figure.supxlabel("normalised score", fontsize=9)
@@ -127,7 +127,7 @@ def _draw_panels(
 
 
 def _mark_axis(axes: Any, longest: float, timed: bool) -> float:
-    """Label an axis of steps, or of seconds in the unit that suits the longest curve; return what x is divided by."""
+    """Label an axis of steps, or of time in a unit that suits the longest curve; return the divisor of x."""
     from matplotlib.ticker import EngFormatter
 
     if not timed:
@@ -140,7 +140,7 @@ def _mark_axis(axes: Any, longest: float, timed: bool) -> float:
 
 
 def _draw_improvements(improvements: Sequence[Improvement], style: Style) -> bytes:
-    """Draw a row per task and one for all of them: right of the middle ours wins more often."""
+    """Draw a row per task and one for all tasks."""
     rows = [
         (label, found, style[entry.name]["color"])
         for entry in reversed(improvements)
@@ -155,7 +155,7 @@ def _draw_improvements(improvements: Sequence[Improvement], style: Style) -> byt
     _draw_bars(axes, [found for _, found, _ in rows], [colour for _, _, colour in rows])
     axes.axvline(0.5, color="black", linewidth=1, linestyle=":")
     axes.set_yticks(range(len(rows)), [label for label, _, _ in rows], fontsize=8)
-    axes.set(xlim=(-0.02, 1.02), xlabel="probability that a run beats one of the baseline")
+    axes.set(xlim=(-0.02, 1.02), xlabel="probability that a run beats a run of the baseline")
     return as_png(figure)
 
 

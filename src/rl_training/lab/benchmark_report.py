@@ -1,4 +1,4 @@
-"""The report of a benchmark: `report.md` for people, CSV and JSON for programs, PNG for talks."""
+"""Writes the report of a benchmark: `report.md`, figures, and the data as CSV and JSON."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ from rl_training.lab.statistics import LEVEL, RESAMPLES, VERDICT_RULE, Estimate,
 
 
 class ReportNotWritten(UserError):
-    """The folder is at fault, or the disk; what was to be reported is not."""
+    """The report could not be written; the runs are not affected."""
 
 
 def report(
@@ -34,12 +34,12 @@ def report(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[Path]:
-    """Write what records of runs say into a folder, which is made; return the files, `report.md` first.
+    """Write a report of scored runs into a folder; return the files, `report.md` first.
 
-    `baseline` are records of another time (`read_records`), compared with those of the same name, or of the only name
-    it has. `references` are per task the scores that count as 0 and as 1; only tasks that have them are aggregated.
-    `published` are figures of others by (name, task); those of other names and tasks are left alone. `seed` is that of
-    the bootstrap. `records.json` of the folder is a baseline for later reports.
+    `baseline` are earlier records (`read_records`), compared by name, or all with its only name. `references` maps
+    tasks to the scores that are normalised to 0 and 1; only these tasks are aggregated. `published` maps (name, task)
+    to published scores; other names and tasks are ignored. `seed` is that of the bootstrap. The file `records.json` in
+    the folder can be the baseline of later reports.
     """
     if resamples < 1:
         raise UserError(f"resamples is {resamples}; at least 1 is needed")
@@ -51,12 +51,12 @@ def report(
     except OSError as error:
         culprit = f" ({error.filename})" if error.filename not in (None, str(folder)) else ""
         raise ReportNotWritten(
-            f"the report cannot be written to {folder}: {error.strerror}{culprit}; choose another"
+            f"the report cannot be written to {folder}: {error.strerror}{culprit}; choose another folder"
         ) from error
 
 
 def _write(summary: Summary, records: Sequence[ScoredRun], folder: Path) -> list[Path]:
-    """Write the text last: what it shows is there when it is."""
+    """Write all files, `report.md` last, so that everything it refers to exists."""
     tables = {
         "scores.csv": _scores(summary),
         "summary.csv": _statistics(summary),
@@ -78,7 +78,7 @@ def _draw(summary: Summary, folder: Path) -> list[str]:
         try:
             with silent_drawing():
                 picture = draw()
-        except Exception as error:  # a picture is not worth the numbers
+        except Exception as error:  # the tables are written anyway
             warn_not_drawn(folder / name, error)
         else:
             write_bytes(folder / name, picture)
@@ -87,7 +87,7 @@ def _draw(summary: Summary, folder: Path) -> list[str]:
 
 
 def _scores(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield a row per run."""
+    """Yield one row per run."""
     for entry in summary.tasks:
         for number, run in enumerate(entry.runs):
             last = run.evaluations[-1]
@@ -105,7 +105,7 @@ def _scores(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _statistics(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield a row per statistic; aggregates have no task, and their scores are normalised."""
+    """Yield one row per statistic; aggregates have no task and normalised scores."""
 
     def row(task: str, name: str, runs: int, statistic: str, found: Estimate) -> dict[str, Any]:
         return {"task": task, "name": name, "runs": runs, "statistic": statistic} | asdict(found)
@@ -126,7 +126,7 @@ def _statistics(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _curves(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield a row per point of every curve and profile; those over all tasks have no task."""
+    """Yield one row per point of every curve and profile; aggregates have no task."""
     bands = [
         (entry.task, entry.name, axis, band)
         for entry in summary.tasks
@@ -165,16 +165,16 @@ def _data(summary: Summary) -> dict[str, Any]:
         "verdict": VERDICT_RULE,
     }
     data: dict[str, Any] = {"rules": rules, "remarks": remarks(summary)} | _plain(asdict(summary))
-    for entry, told in zip(summary.tasks, data["tasks"], strict=True):
-        del told["runs"]  # which are in records.json
-        told["seeds"] = [run.seed for run in entry.runs]
-        told["scores"] = [run.score for run in entry.runs]
-        told["best"] = [run.best for run in entry.runs]
+    for entry, task in zip(summary.tasks, data["tasks"], strict=True):
+        del task["runs"]  # they are in records.json
+        task["seeds"] = [run.seed for run in entry.runs]
+        task["scores"] = [run.score for run in entry.runs]
+        task["best"] = [run.best for run in entry.runs]
     return data
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold: arrays as lists."""
+    """Return a value with arrays as lists, for JSON."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""From records of runs to everything that a report says of them, as data."""
+"""Computes the statistics of a benchmark report from scored runs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,22 +13,22 @@ from rl_training.lab.scored_runs import ScoredRun
 from rl_training.lab.statistics import RESAMPLES, Array, Band, Draws, Estimate, Published
 
 References = Mapping[str, tuple[float, float]]
-"""Task -> the scores that count as 0 and as 1."""
+"""Task -> the scores that are normalised to 0 and 1."""
 Cells = dict[tuple[str, str], list[ScoredRun]]
-"""(name, task) -> its runs in the order of their seeds."""
+"""(name, task) -> runs in the order of their seeds."""
 
 NUM_THRESHOLDS = 101
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How intervals are drawn: the same two numbers and records give the same report."""
+    """Settings of the bootstrap; the same settings and records give the same report."""
 
     resamples: int = RESAMPLES
     seed: int = 0
 
     def draw(self, counts: Sequence[int]) -> Draws:
-        """Return the draws of one table entry; each starts anew, so none depends on what else is reported."""
+        """Return the resamples of one table entry, independent of other entries."""
         return statistics.draw(counts, resamples=self.resamples, seed=self.seed)
 
 
@@ -48,7 +48,7 @@ class TaskSummary:
 
     @property
     def best(self) -> float:
-        """The mean over seeds of each run's best evaluation, which is no score."""
+        """The mean over seeds of each run's best evaluation, which is not a score."""
         return float(np.mean([run.best for run in self.runs]))
 
 
@@ -91,7 +91,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Summary:
-    """All of a report."""
+    """All data of a report."""
 
     settings: Settings
     references: References
@@ -109,14 +109,14 @@ def summarise(
     published: Mapping[tuple[str, str], Published] | None = None,
     settings: Settings | None = None,
 ) -> Summary:
-    """Return scores per task, aggregated where references are given, and beside a baseline and published figures."""
+    """Return scores per task, aggregates of tasks with references, and comparisons with other scores."""
     settings, references = settings or Settings(), references or {}
     _check_references(references)
-    cells = group(records, "there are no records to report; read some with read_run")
+    cells = group(records, "there are no runs to report")
     tasks = [_task(key, runs, references, settings) for key, runs in cells.items()]
     improvements = []
     if baseline is not None:
-        theirs = group(baseline, "the baseline has no records; leave it out")
+        theirs = group(baseline, "the baseline has no runs; leave it out")
         improvements = list(_improvements(cells, theirs, settings))
     comparisons = [
         _compared(entry, published[entry.name, entry.task])
@@ -128,7 +128,7 @@ def summarise(
 
 
 def group(records: Sequence[ScoredRun], if_none: str) -> Cells:
-    """Return the runs of every name on every task, sorted; a seed that comes twice is refused."""
+    """Return the runs by name and task, sorted by seed; raise if a seed occurs twice."""
     if not records:
         raise UserError(if_none)
     cells: Cells = {}
@@ -219,7 +219,7 @@ def _over_training(entries: Sequence[TaskSummary], references: References, draws
 
 
 def _improvements(ours: Cells, theirs: Cells, settings: Settings) -> Iterator[Improvement]:
-    """Compare with the baseline of the same name, or with the only one there is."""
+    """Compare with the baseline of the same name, or with the only one."""
     names = sorted({name for name, _ in theirs})
     for name in sorted({name for name, _ in ours}):
         if name not in names and len(names) > 1:
@@ -241,7 +241,9 @@ def _scores(runs: Sequence[ScoredRun]) -> Array:
 
 
 def _improvement(ours: Sequence[Array], theirs: Sequence[Array], settings: Settings) -> Estimate:
-    draws = settings.draw([len(runs) for runs in [*ours, *theirs]])  # one stream: the sides are independent
+    draws = settings.draw(
+        [len(runs) for runs in [*ours, *theirs]]
+    )  # one stream, so that both sides are independent
     return statistics.improvement(ours, theirs, draws[: len(ours)], draws[len(ours) :])
 
 

@@ -1,4 +1,4 @@
-"""`report.md`: tables that can be read without the rest, and how their numbers came about."""
+"""The text of `report.md`: tables, and how their numbers are computed."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -9,11 +9,11 @@ from rl_training.lab.run_curves import over_steps
 from rl_training.lab.statistics import LEVEL, VERDICT_RULE, Estimate, Published
 
 COVERAGE = {3: 74, 5: 83, 10: 90}
-"""Seeds -> per cent of intervals of a mean that hold the truth, for one task with normally distributed scores."""
+"""Seeds -> per cent of intervals of a mean that contain the true mean, for one task with normal scores."""
 CAPTIONS = {
     "aggregates.png": "Aggregated scores with their intervals",
     "profile.png": "Performance profile",
-    "training.png": "Aggregated evaluations over the share of training",
+    "training.png": "Aggregated evaluations over the fraction of training",
     "steps.png": "Evaluations over environment steps",
     "time.png": "Evaluations over wall time",
     "improvement.png": "Probability of improvement",
@@ -21,7 +21,7 @@ CAPTIONS = {
 
 
 def markdown(summary: Summary, remarks: Sequence[str], drawn: Sequence[str]) -> str:
-    """Return the report as Markdown, showing the pictures that were drawn."""
+    """Return the report as Markdown, with the figures in `drawn`."""
     names = {entry.name for entry in summary.tasks}
     tasks = {entry.task for entry in summary.tasks}
     runs = sum(len(entry.runs) for entry in summary.tasks)
@@ -44,7 +44,7 @@ def _aggregated(summary: Summary, drawn: Sequence[str]) -> Iterator[str]:
     if not summary.aggregates:
         return
     yield "## Over all tasks"
-    yield "Normalised: 0 and 1 are the references of a task, which are listed below."
+    yield "Scores are normalised with the references of each task, which are listed below."
     yield _table(
         ["name", "tasks", "runs", "IQM", "mean", "median of task means", "optimality gap"],
         (
@@ -61,8 +61,8 @@ def _aggregated(summary: Summary, drawn: Sequence[str]) -> Iterator[str]:
 
 
 def _per_task(summary: Summary) -> Iterator[str]:
-    yield "## Task by task"
-    yield "Raw returns. *Best* is the mean over seeds of each run's highest evaluation, which is no score."
+    yield "## Per task"
+    yield "Raw returns. *Best* is the mean over seeds of each run's highest evaluation, which is not a score."
     yield _table(
         ["task", "name", "seeds", "IQM", "mean", "median", "best", "steps"],
         (
@@ -82,8 +82,8 @@ def _per_task(summary: Summary) -> Iterator[str]:
 def _against_baseline(summary: Summary, drawn: Sequence[str]) -> Iterator[str]:
     if not summary.improvements:
         return
-    yield "## Against the baseline"
-    yield "How likely a run beats one of the baseline on the same task; one half is neither better nor worse."
+    yield "## Compared with the baseline"
+    yield "The probability that a run beats a run of the baseline on the same task; 0.5 means no difference."
     rows = [
         [task, entry.name, entry.baseline, shown(found)]
         for entry in summary.improvements
@@ -96,7 +96,7 @@ def _against_baseline(summary: Summary, drawn: Sequence[str]) -> Iterator[str]:
 def _against_published(summary: Summary) -> Iterator[str]:
     if not summary.comparisons:
         return
-    yield "## Against published figures"
+    yield "## Compared with published scores"
     yield f"{VERDICT_RULE}."
     yield _table(
         ["task", "name", "seeds", "mean", "published", "its interval", "verdict", "source"],
@@ -120,7 +120,7 @@ def _curves(drawn: Sequence[str]) -> Iterator[str]:
     shown = list(_pictures(drawn, ["steps.png", "time.png"]))
     if shown:
         yield "## Curves"
-        yield "The IQM of evaluations over seeds, with its interval at every point; whole runs are resampled."
+        yield "IQM of the evaluations over seeds, with pointwise intervals; whole runs are resampled."
         yield from shown
 
 
@@ -129,31 +129,31 @@ def _made(summary: Summary) -> Iterator[str]:
     few = ", ".join(f"{percent}% with {seeds} seeds" for seeds, percent in COVERAGE.items())
     lines = [
         f"Score: {SCORE_RULE}. Best: {BEST_RULE}.",
-        "IQM: the mean of all runs without the lowest and the highest quarter (rounded down, so fewer than four runs "
-        "are averaged whole).",
-        f"Intervals: {summary.settings.resamples:,} resamples of the seeds within each task (stratified bootstrap), "
-        f"seed {summary.settings.seed}, and the middle {LEVEL}% of what they give; none where a task has one seed.",
-        "Intervals of few seeds are too narrow. Of one task with normally distributed scores, those of the mean hold "
-        f"the truth in {few}.",
+        "IQM: the mean of all runs without the lowest and the highest quarter (rounded down, so that all runs count "
+        "if there are fewer than four).",
+        f"Intervals: {LEVEL}% percentile intervals of a stratified bootstrap with {summary.settings.resamples:,} "
+        f"resamples of the seeds within each task and seed {summary.settings.seed}; none for a task with one seed.",
+        "Intervals of few seeds are too narrow: for one task with normally distributed scores, the interval of the "
+        f"mean contains the true mean in {few}.",
         "Statistics as in [Agarwal et al. 2021](https://arxiv.org/abs/2108.13264).",
     ]
     if summary.aggregates:
         lines += [
-            "Mean and median over tasks are of the means of each task; IQM, optimality gap (how far runs stay below 1) "
-            "and profile are of all runs, whatever their task.",
+            "Mean and median are computed over the means of the tasks; IQM, optimality gap (the mean distance below 1) "
+            "and performance profile over all runs of all tasks.",
         ]
     if any(entry.over_training for entry in summary.aggregates):
-        lines += ["Evaluations over the share of training are linear between two evaluations of a run."]
+        lines += ["Evaluations over the fraction of training are interpolated linearly."]
     if any(entry.over_time for entry in summary.tasks):
         lines += [
-            "Wall time is that of the run, evaluations and checkpoints included; curves over it are linear between two "
-            "evaluations, and go as far as all runs."
+            "Wall time includes evaluations and checkpoints; curves over it are interpolated linearly within the range "
+            "that all runs have in common."
         ]
     yield "\n".join(f"- {line}" for line in lines)
     if summary.aggregates:
         used = {task for entry in summary.aggregates for task in entry.tasks}
         yield _table(
-            ["task", "counts as 0", "counts as 1"],
+            ["task", "normalised to 0", "normalised to 1"],
             ([task, *(f"{edge:,g}" for edge in summary.references[task])] for task in sorted(used)),
         )
 
@@ -176,12 +176,12 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text that stays in its cell."""
+    """Return a text that fits into a table cell."""
     return printable(text).replace("\n", " ").replace("|", "\\|")
 
 
 def shown(found: Estimate) -> str:
-    """Return a value with its interval in brackets, if it has one."""
+    """Format a value with its interval, if it has one."""
     return f"{_number(found.value)} {_brackets(found)}".rstrip()
 
 
@@ -192,14 +192,14 @@ def _brackets(found: Estimate) -> str:
 
 
 def published_figure(figure: Published) -> str:
-    """Return a figure from elsewhere with its spread and number of runs, as far as they are told."""
+    """Format a published score with its standard deviation and number of runs, if known."""
     spread = "" if figure.std is None else f" ± {_number(figure.std)}"
     seeds = "" if figure.num_seeds is None else f" (n = {figure.num_seeds})"
     return f"{_number(figure.mean)}{spread}{seeds}"
 
 
 def _number(value: float) -> str:
-    """Return a number with about four digits that count."""
+    """Format a number with about four significant digits."""
     size = abs(value)
     if size == 0:
         return "0"
@@ -208,39 +208,42 @@ def _number(value: float) -> str:
 
 
 def remarks(summary: Summary) -> list[str]:
-    """Return everything about these runs that makes a figure weaker than it looks, or that is not there."""
-    told = [sentence for entry in summary.tasks for sentence in _task_remarks(entry)]
-    return [*told, *_reference_remarks(summary), *_baseline_remarks(summary)]
+    """Return everything that limits the results, such as missing seeds, references or times."""
+    of_tasks = [remark for entry in summary.tasks for remark in _task_remarks(entry)]
+    return [*of_tasks, *_reference_remarks(summary), *_baseline_remarks(summary)]
 
 
 def _task_remarks(entry: TaskSummary) -> Iterator[str]:
     what = f"{entry.name} on {entry.task}"
     if len(entry.runs) == 1:
-        yield f"{what} has one seed, which tells no spread: no interval."
+        yield f"{what} has only one seed, so there is no interval."
     ends = sorted({run.evaluations[-1].step for run in entry.runs})
     if len(ends) > 1:
-        yield f"The runs of {what} end at different steps, {ends[0]:,} to {ends[-1]:,}; scores are of their ends."
+        yield (
+            f"The runs of {what} end at different steps, {ends[0]:,} to {ends[-1]:,}; each score is from the end of "
+            "its run."
+        )
     curves = over_steps(entry.runs)
     if curves is None:
-        yield f"The runs of {what} have no steps in common: no curve over steps."
+        yield f"The runs of {what} have no range of steps in common, so there is no curve over steps."
     elif curves.interpolated:
         yield (
-            f"The runs of {what} were evaluated at different steps: their curve is linear between evaluations and goes "
-            "as far as all of them."
+            f"The runs of {what} were evaluated at different steps; their curve is interpolated linearly within the "
+            "common range."
         )
     if entry.over_time is None:
-        yield f"The times of {what} are not known for all evaluations, or not shared: no curve over time."
+        yield f"The runs of {what} have unknown times or no common range, so there is no curve over time."
 
 
 def _reference_remarks(summary: Summary) -> Iterator[str]:
     tasks = {entry.task for entry in summary.tasks}
     missing = sorted(tasks - summary.references.keys())
     if len(missing) == len(tasks):
-        yield "No references are given: scores are raw, and not aggregated over tasks."
+        yield "No references are given, so scores are not normalised or aggregated over tasks."
     elif missing:
-        yield f"Without references, and so left out of what is aggregated: {', '.join(missing)}."
+        yield f"Not aggregated, because there are no references: {', '.join(missing)}."
     if len({tuple(entry.tasks) for entry in summary.aggregates}) > 1:
-        yield "Aggregates are over different tasks, and so cannot be compared with each other."
+        yield "Aggregates are over different tasks, so they cannot be compared with each other."
 
 
 def _baseline_remarks(summary: Summary) -> Iterator[str]:

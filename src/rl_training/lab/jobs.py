@@ -1,10 +1,10 @@
-"""Many runs as a list of jobs, and the folder that remembers which of them are done.
+"""Jobs of a launch: their folder, their records and their status.
 
-A job is a config with its seed, and is known by the config's fingerprint and the seed: whoever lists it again, under
-whatever name, gets the run that is there. Below the folder lie
+A job is a config with its seed, identified by the config's fingerprint and the seed: listing it again, under any name,
+finds the existing run. The folder contains
 
-    jobs/<key>.json     what a finished or failed job left, in a few kilobytes
-    runs/<key>/         its run folder, the config that it was started with, and what it said
+    jobs/<key>.json     the record of a finished or failed job, a few kilobytes
+    runs/<key>/         its run folder, config and output
 """
 
 import os
@@ -30,19 +30,19 @@ MAX_NAME = 60
 
 @dataclass(frozen=True)
 class Job:
-    """One config with its seed; `name` is what a person calls the config."""
+    """One config with its seed; `name` is the display name of the config."""
 
     name: str
     config: TrainConfig
 
     @cached_property
     def fingerprint(self) -> str:
-        """The config's, which knows neither seed nor folder."""
+        """The fingerprint of the config, without seed and folder."""
         return self.config.fingerprint()
 
     @cached_property
     def key(self) -> str:
-        """The name of its files: the same for the same config and seed, whatever a person calls it."""
+        """The name of its files: the same for the same config and seed, whatever its display name."""
         env = re.sub(r"[^A-Za-z0-9._-]+", "-", self.config.env_id)[-MAX_NAME:]
         return f"{self.config.algo}__{env}__{self.fingerprint}__seed{self.config.seed}"
 
@@ -51,55 +51,54 @@ class Job:
 
 
 def jobs_of(configs: Iterable[tuple[str, TrainConfig]], seeds: Iterable[int]) -> list[Job]:
-    """Return a job for every config and seed, seed by seed, so that an early end has something of each config."""
+    """Return a job for every config and seed, seed by seed, so that an early end has results of each config."""
     named = list(configs)
     return [Job(name, config.with_overrides(seed=seed)) for seed in seeds for name, config in named]
 
 
 class JobFolder:
-    """Where jobs are kept; made when it is first written."""
+    """The folder of a launch."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder
 
     def make(self) -> None:
-        """Make the folder, or say in a sentence why that is not possible.
+        """Create the folder, or raise a clear error.
 
-        A run is no place for others: they would not be listed, and go with it when it is removed.
+        It must not be a run folder: the runs inside would not be listed, and would be removed with it.
         """
         if read_run(self.path).is_run:
-            raise UserError(f"output_dir '{self.path}' is a run itself; choose a folder for runs")
+            raise UserError(f"output_dir '{self.path}' is a run folder; choose another folder")
         try:
             for part in ("jobs", "runs"):
                 (self.path / part).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            if os.path.isfile(self.path):  # which is False of names that no disk has, where a Path raises
+            if os.path.isfile(self.path):  # False for an invalid name, where Path.is_file raises
                 raise UserError(f"output_dir '{self.path}' is a file; choose a folder") from None
             for part in ("jobs", "runs"):
                 if os.path.isfile(self.path / part):
                     raise UserError(
-                        f"{self.path / part} is a file, and runs are kept in a folder of that name; move it away, or "
-                        "choose another output_dir"
+                        f"{self.path / part} is a file, but must be a folder; move it, or choose another output_dir"
                     ) from None
             raise UserError(
-                f"output_dir '{self.path}' cannot be written: {error.strerror}; choose another"
+                f"output_dir '{self.path}' cannot be written: {error.strerror}; choose another folder"
             ) from error
 
     def home(self, job: Job) -> Path:
-        """Return the folder that a job's run is made in."""
+        """Return the folder in which a job's run is created."""
         return self.path / "runs" / job.key
 
     def run_dir(self, job: Job) -> Path | None:
-        """Return the job's run, if one was begun."""
+        """Return the job's run folder, if it has started."""
         found = sorted(path.parent for path in self.home(job).glob("[!.]*/config.yaml"))
         return found[-1] if found else None
 
     def record(self, job: Job) -> dict[str, Any] | None:
-        """Return what is kept of a job: a record whose `status` is finished or failed, or None."""
+        """Return the record of a finished or failed job, or None."""
         path = self._record_path(job)
         if not path.is_file():
             return None
-        remedy = "delete it, and the job's run is looked at again"
+        remedy = "delete it to create it again from the run"
         try:
             record = read_json(path)
         except UserError as error:
@@ -115,9 +114,9 @@ class JobFolder:
         return record
 
     def retry_failed_job(self, job: Job) -> None:
-        """Let a failed job be tried again: from its last checkpoint, or anew if its run has ended and cannot be scored.
+        """Delete the record of a failed job, so that it runs again from its last checkpoint.
 
-        The run that cannot be scored is kept, one folder up.
+        If its run has ended and cannot be scored, the job starts a new run, and the old one moves up one folder.
         """
         record, run_dir = self.record(job), self.run_dir(job)
         if record is None or record["status"] != "failed":
@@ -127,7 +126,7 @@ class JobFolder:
         self._record_path(job).unlink(missing_ok=True)
 
     def release(self, job: Job) -> None:
-        """Let go of a finished job that somebody else keeps: its run moves up, and the job can be made anew."""
+        """Move the run of a job up one folder and delete its record, so that the job can run again."""
         run_dir = self.run_dir(job)
         if run_dir is not None:
             run_dir.rename(self.path / run_dir.name)
@@ -138,7 +137,7 @@ class JobFolder:
 
 
 def _is_record(record: Any, job: Job) -> bool:
-    """Tell whether what was read is what `write_record` writes of this job, as far as anybody relies on it."""
+    """Return whether a value is a valid record of this job."""
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         return False
     if (record.get("seed"), record.get("fingerprint")) != (job.config.seed, job.fingerprint):
@@ -156,21 +155,21 @@ def _is_record(record: Any, job: Job) -> bool:
 
 
 def scored_job(record: Mapping[str, Any], task: str, name: str) -> ScoredRun:
-    """Return what a finished job left as a report takes it."""
+    """Return the record of a finished job as a scored run."""
     return ScoredRun(
         task, name, record["seed"], [EvaluationPoint(**point) for point in record["evaluations"]]
     )
 
 
 def has_ended(run_dir: Path) -> bool:
-    """Tell whether a run needs no more training."""
+    """Return whether the training of a run is complete."""
     return read_metadata(run_dir).get("status") in DONE
 
 
 def ended_record(job: Job, run_dir: Path) -> dict[str, Any]:
-    """Return what a run that has ended is worth keeping for: every evaluation, the time it took, and what made it.
+    """Return the record of a run that has ended: its evaluations, time and versions.
 
-    One whose evaluations cannot be read, or are no numbers, has failed.
+    A run whose evaluations cannot be scored counts as failed.
     """
     run = read_run(run_dir)
     try:
@@ -187,7 +186,7 @@ def ended_record(job: Job, run_dir: Path) -> dict[str, Any]:
 
 
 def failed_record(job: Job, error: str, run_dir: Path | None) -> dict[str, Any]:
-    """Return why a job failed."""
+    """Return the record of a failed job."""
     return _head(job, "failed", None) | {"error": error, "run": run_dir.name if run_dir else None}
 
 
@@ -211,17 +210,17 @@ Status = Literal["waiting", "training", "finished", "failed", "paused"]
 
 @dataclass
 class JobState:
-    """Where a job is; what `Board` shows."""
+    """The status of a job, for `Board`."""
 
     job: Job
     status: Status = "waiting"
     steps: int = 0
     evaluation: float | None = None
-    """The latest one's mean return, which is not the score."""
+    """Mean return of the latest evaluation (not the score)."""
     earlier: bool = False
-    """It was done, or had failed, before this launch."""
+    """It finished or failed before this launch."""
     held: bool = False
-    """It waits for another process that has its run."""
+    """It waits for another process that uses its run."""
     error: str = ""
     record: dict[str, Any] | None = None
     began: float = 0.0
@@ -229,7 +228,7 @@ class JobState:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the speed since it was started; None if that is not known yet."""
+        """Estimate from the speed since its start; None if unknown."""
         done, seconds = self.steps - self.began_at, time.monotonic() - self.began
         if self.status != "training" or done <= 0:
             return None
@@ -237,36 +236,36 @@ class JobState:
 
 
 class Board:
-    """Is told what happens; does nothing itself."""
+    """Base class for displays of a launch; shows nothing."""
 
     def event(self, state: JobState) -> None:
-        """A job began, ended, or was found done."""
+        """Called when a job starts, ends or was done earlier."""
 
     def show(self, states: Sequence[JobState]) -> None:
-        """Some time has passed."""
+        """Called regularly with the status of all jobs."""
 
     def close(self) -> None:
-        """Nothing more will happen."""
+        """Called at the end."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """How all jobs ended."""
+    """The result of a launch."""
 
     jobs: Sequence[Job]
     states: list[JobState]
-    """One per config and seed, whatever a person calls it."""
+    """One per config and seed."""
     stopped_by: int | None = None
     """The signal that ended the launch early."""
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What finished jobs left, in the order of the list and by the names in it."""
+        """Records of finished jobs, in the order and with the names of the job list."""
         found = {state.job.key: state.record for state in self.having("finished")}
         return [
             record | {"name": job.name} for job in self.jobs if (record := found.get(job.key)) is not None
         ]
 
     def having(self, *statuses: Status) -> list[JobState]:
-        """Return the jobs of a status."""
+        """Return the jobs with one of these statuses."""
         return [state for state in self.states if state.status in statuses]

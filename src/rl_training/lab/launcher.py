@@ -1,7 +1,7 @@
-"""Training many runs side by side, each in a process and on cores of its own, and none of them twice.
+"""Trains many runs in parallel, each in its own process and on its own cores.
 
-Nothing is lost when it ends, however it ends: a run that was begun is resumed, one that is done is kept, and what a job
-left is written down as soon as it ends.
+A launch can be interrupted and started again: started runs are resumed, finished ones are kept, and the record of a job
+is written as soon as it ends.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ from rl_training.lab.jobs import (
 )
 
 CHILD = ("-P", "-m", "rl_training.cli.child")
-"""What a job is run by: the command line, in a new process. A fork would copy the locks of torch's threads."""
+"""Command of a job, in a new process: a fork would copy the locks of torch's threads."""
 SECONDS_BETWEEN_LOOKS = 0.2
 ERROR_TAIL = 4096
-"""Letters of a job's error stream that are looked at for its last sentence."""
+"""Bytes at the end of a job's stderr that are searched for its error message."""
 
 
 def launch(
@@ -48,10 +48,10 @@ def launch(
     retry_failed: bool = False,
     board: Board | None = None,
 ) -> Launched:
-    """Train what is not done yet, `processes` jobs at a time; return what all of them left.
+    """Train the jobs that are not done, `processes` at a time; return the status of all jobs.
 
-    SIGINT and SIGTERM pause the runs; a second SIGINT ends them at once. The same call goes on. A job that failed is
-    named and left alone, unless `retry_failed`.
+    SIGINT and SIGTERM pause the runs, a second SIGINT stops them at once; the same call continues them. A job that
+    failed earlier is reported but not repeated, unless `retry_failed`.
     """
     if processes < 1:
         raise UserError(f"jobs is {processes}; use 1 or more")
@@ -63,17 +63,17 @@ def launch(
 
 @dataclass
 class Child:
-    """A process that trains."""
+    """A process that trains one job."""
 
     state: JobState
     process: subprocess.Popen[bytes]
     slot: int
     run_dir: Path | None = None
     sent: list[signal.Signals] = field(default_factory=list)
-    """Signals that were passed on to it."""
+    """Signals that were forwarded to it."""
 
     def send(self, number: signal.Signals) -> None:
-        """Pass a signal on, once."""
+        """Forward a signal, once."""
         if number not in self.sent:
             self.sent.append(number)
             self.process.send_signal(number)
@@ -81,7 +81,7 @@ class Child:
 
 @dataclass
 class Launch:
-    """One launch being made."""
+    """A launch in progress."""
 
     jobs: Sequence[Job]
     home: JobFolder
@@ -90,10 +90,10 @@ class Launch:
     children: list[Child] = field(default_factory=list)
     stopped_by: int | None = None
     hurry: bool = False
-    """A second SIGINT came."""
+    """A second SIGINT was received."""
 
     def run(self, retry_failed: bool) -> Launched:
-        """Look after the jobs until none is left or a signal comes."""
+        """Run the jobs until all are done or a signal arrives."""
         self.states = list({job.key: JobState(job) for job in self.jobs}.values())
         try:
             with self._signals():
@@ -110,8 +110,8 @@ class Launch:
             raise
         except OSError as error:
             raise RunFault(
-                f"{error.filename or self.home.path}: {error.strerror or error}; nothing that was trained is lost, and "
-                "the same command goes on from there"
+                f"{error.filename or self.home.path}: {error.strerror or error}; no training is lost, repeat the "
+                "command to continue"
             ) from error
         finally:
             self._end_children()
@@ -122,7 +122,7 @@ class Launch:
         return [state for state in self.states if state.status == "waiting"]
 
     def _use_earlier_result(self, state: JobState) -> None:
-        """Take what is known of a job from an earlier launch: its record, or a run that ended without one."""
+        """Use the result of an earlier launch: the job's record, or a finished run without a record."""
         record, run_dir = self.home.record(state.job), self.home.run_dir(state.job)
         if record is None and run_dir is not None and has_ended(run_dir) and not _in_use(run_dir):
             record = self.home.write_record(state.job, ended_record(state.job, run_dir))
@@ -138,7 +138,7 @@ class Launch:
         self.board.event(state)
 
     def _start_waiting(self) -> None:
-        """Fill the free slots; a run that a process of an earlier launch still holds is left to it meanwhile."""
+        """Start jobs in free slots, except those whose run is still used by a process of an earlier launch."""
         for state in self._waiting():
             slots = range(min(self.processes, len(self.states)))
             free = set(slots) - {child.slot for child in self.children}
@@ -150,7 +150,7 @@ class Launch:
                     state.held = True
                     self.board.event(state)
                 continue
-            self._use_earlier_result(state)  # whoever held it may have finished it
+            self._use_earlier_result(state)  # the other process may have finished it
             if state.status == "waiting":
                 self._start(state, run_dir, min(free))
 
@@ -169,21 +169,21 @@ class Launch:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=errors,
-                process_group=0,  # Ctrl-C is for the launcher, which passes it on gently
+                process_group=0,  # Ctrl-C reaches only the launcher, which sends SIGTERM
             )
-        self.children.append(Child(state, process, slot, run_dir))  # before anything else can go wrong
+        self.children.append(Child(state, process, slot, run_dir))  # at once, so that it is always waited for
         state.status, state.began = "training", time.monotonic()
         state.steps = state.began_at = steps_of(run_dir)[0] if run_dir else 0
         self.board.event(state)
 
     def _poll(self) -> None:
-        """See how far the children are, and write down what those that ended have left."""
+        """Update the progress of the children, and record those that ended."""
         for child in list(self.children):
             if self.stopped_by is not None:
                 child.send(signal.SIGTERM)
             if self.hurry:
                 child.send(signal.SIGINT)
-            code = child.process.poll()  # first: what is looked at afterwards is all that it has left
+            code = child.process.poll()  # first, so that its files are complete if it has ended
             child.run_dir = child.run_dir or self.home.run_dir(child.state.job)
             if child.run_dir is not None:
                 steps, child.state.evaluation = steps_of(child.run_dir)
@@ -205,7 +205,7 @@ class Launch:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():  # which has no signals
+        if threading.current_thread() is not threading.main_thread():  # signals need the main thread
             yield
             return
         before = {
@@ -218,16 +218,16 @@ class Launch:
                 signal.signal(number, handler)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        """Note it; the next look passes it on, also to a child that is just being started."""
+        """Remember the signal; the next poll forwards it, also to a child that is just being started."""
         if self.stopped_by is None:
-            said = f"\n{signal.Signals(number).name}: every run writes a checkpoint first; Ctrl-C again stops at once\n"
-            with contextlib.suppress(OSError):  # not by print, which the handler may have interrupted
-                os.write(2, said.encode())
+            text = f"\n{signal.Signals(number).name}: saving a checkpoint of every run; Ctrl-C again stops at once\n"
+            with contextlib.suppress(OSError):  # not print, which the handler may have interrupted
+                os.write(2, text.encode())
         self.hurry = self.hurry or (self.stopped_by is not None and number == signal.SIGINT)
         self.stopped_by = self.stopped_by or number
 
     def _end_children(self) -> None:
-        """Let children that are left, after a fault of the launcher's own, write their checkpoints and end."""
+        """Stop the remaining children after an error of the launcher; they save their checkpoints first."""
         for child in self.children:
             child.send(signal.SIGTERM)
         for child in self.children:
@@ -235,19 +235,19 @@ class Launch:
 
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
-"""Exit codes of a run that somebody has asked to stop: it is not at fault, and goes on next time."""
+"""Exit codes of a run that was asked to stop; the next launch resumes it."""
 
 
 def with_one_thread(config: TrainConfig) -> TrainConfig:
-    """Return the config of a job: with `num_threads: auto` one thread, whatever the cores.
+    """Return the config of a job with `num_threads: auto` replaced by one thread.
 
-    Cores are for runs first; and a run's last digits, which threads change, must not depend on how many others run.
+    More runs in parallel use the cores better, and results must not depend on the number of parallel runs.
     """
     return config.with_overrides(num_threads=1) if config.num_threads == "auto" else config
 
 
 def share_of_cores(slot: int, processes: int) -> list[int]:
-    """Return the cores of one of several processes: equal shares, or one core by turns if there are too few."""
+    """Return the cores of one process: equal shares, or one core each in turn if there are too few."""
     if not hasattr(os, "sched_getaffinity"):
         return []
     cores = sorted(os.sched_getaffinity(0))
@@ -255,24 +255,24 @@ def share_of_cores(slot: int, processes: int) -> list[int]:
 
 
 def _in_use(run_dir: Path) -> bool:
-    """Tell whether a run must be waited for; one whose lock cannot be looked at says why when it is resumed."""
+    """Return whether another process uses a run; if its lock cannot be read, resuming it reports why."""
     return is_held(run_dir, if_unknown=False)
 
 
 def steps_of(run_dir: Path) -> tuple[int, float | None]:
-    """Return how many steps a run has logged, and the mean return of its latest evaluation."""
+    """Return the logged steps of a run and the mean return of its latest evaluation."""
     evaluation = last_row(run_dir / "evaluations.jsonl", is_evaluation)
     row = last_row(run_dir / "metrics.jsonl", is_metrics_row)
     return int(clock_of(row) or 0), evaluation.get("mean_reward")
 
 
 def failure_text(code: int, errors: Path) -> str:
-    """Return in words why a process ended with `code`: its last sentence, or the signal that ended it."""
+    """Return why a process failed with exit code `code`: its error message, or the signal that ended it."""
     if code < 0:
-        hint = "; memory may have been short" if code == -signal.SIGKILL else ""
+        hint = "; it may have run out of memory" if code == -signal.SIGKILL else ""
         return f"ended by {signal.Signals(-code).name}{hint}"
     with contextlib.suppress(OSError):
-        said = errors.read_bytes()[-ERROR_TAIL:].decode("utf-8", errors="replace")
-        if sentence := said.rpartition("error: ")[2].strip():
-            return sentence
-    return f"ended with exit code {code}, without a word"
+        text = errors.read_bytes()[-ERROR_TAIL:].decode("utf-8", errors="replace")
+        if message := text.rpartition("error: ")[2].strip():
+            return message
+    return f"ended with exit code {code} and no error message"

@@ -1,4 +1,4 @@
-"""`zoo/results/<preset>.json`: what a preset reached, seed by seed, and how a new measurement stands beside it."""
+"""`zoo/results/<preset>.json`: the scores of a preset per seed, and comparisons of new scores with them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ def estimate(scores: Sequence[float]) -> Estimate:
 
 
 def measured(name: str, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the file of a preset from the records of its finished jobs."""
+    """Return the content of a preset's results file from the records of its finished jobs."""
     found = estimate([record["score"] for record in records])
     first = records[0]
     return {
@@ -45,25 +45,25 @@ def measured(name: str, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def results_path(name: str) -> Path | None:
-    """Return the file of a preset, if it was measured."""
+    """Return the results file of a preset, if it exists."""
     paths = [folder / "results" / f"{zoo_stem(name)}.json" for folder in shipped("zoo")]
     return next((path for path in paths if path.is_file()), None)
 
 
 def read_measured(name: str) -> dict[str, Any] | None:
-    """Return what is known of a preset, or None if it was not measured."""
+    """Return the results of a preset, or None if there are none."""
     path = results_path(name)
     if path is None:
         return None
     data = read_json(path)
     if not _is_result(data):
-        raise UserError(f"{path} is no result of format {FORMAT}; measure the preset again")
+        raise UserError(f"{path} is not a result of format {FORMAT}; measure the preset again")
     found: dict[str, Any] = data
     return found
 
 
 def _is_result(data: Any) -> bool:
-    """Tell whether what was read is what `measured` returns, as far as a comparison relies on it."""
+    """Return whether a value is a valid result."""
     try:
         figures = [data["iqm"], *(data["interval_95"] or (0, 0)), *(run["score"] for run in data["runs"])]
         seeds = [run["seed"] for run in data["runs"]]
@@ -74,7 +74,7 @@ def _is_result(data: Any) -> bool:
 
 
 def expected(result: dict[str, Any]) -> str:
-    """Return the scores of a measured preset in a few words, such as `98 to 500 (seeds 1 to 3)`."""
+    """Return the scores of a preset as text, such as `98 to 500 (seeds 1 to 3)`."""
     scores, seeds = [run["score"] for run in result["runs"]], [run["seed"] for run in result["runs"]]
     low, high = f"{min(scores):.4g}", f"{max(scores):.4g}"
     listed = ", ".join(map(str, seeds))
@@ -84,33 +84,33 @@ def expected(result: dict[str, Any]) -> str:
 
 
 def compared(new: dict[str, Any], old: dict[str, Any] | None) -> str:
-    """Return in a sentence what a new measurement says beside the one that is known."""
-    said = f"{new['preset']}: {in_words(new)}"
+    """Return a text that compares new scores with earlier ones."""
+    text = f"{new['preset']}: {score_text(new)}"
     if old is None:
-        return f"{said}; it was not measured before"
+        return f"{text}; there are no earlier results"
     if new["fingerprint"] != old["fingerprint"]:
-        return f"{said}; measured before with other settings, so the two cannot be compared"
+        return f"{text}; the earlier results have other settings and cannot be compared"
     before = {run["seed"]: run["score"] for run in old["runs"]}
     now = {run["seed"]: run["score"] for run in new["runs"]}
     shared = sorted(before.keys() & now.keys())
-    return f"{said}; measured before: {in_words(old)}: {_verdict(new, old)}" + _same_seeds(
+    return f"{text}; earlier: {score_text(old)}: {_verdict(new, old)}" + _same_seeds(
         [before[seed] == now[seed] for seed in shared]
     )
 
 
 def compare_with_results(result: dict[str, Any]) -> str:
-    """Return in a sentence what a new measurement says; if what is known of the preset cannot be read, why."""
+    """Return a text that compares new scores with the preset's results, or says why these cannot be read."""
     try:
         return compared(result, read_measured(result["preset"]))
     except UserError as error:
-        return f"{result['preset']}: {in_words(result)}; {error}"
+        return f"{result['preset']}: {score_text(result)}; {error}"
 
 
 def compare_run_with_results(name: str, config: TrainConfig, run_dir: Path) -> str | None:
-    """Return how a finished run of a preset stands beside what is known of it; None if that has other settings."""
+    """Compare a finished run of a preset with the preset's results; None if those have other settings."""
     try:
         known = read_measured(name)
-    except UserError as error:  # it is no fault of the run
+    except UserError as error:  # not an error of the run
         return str(error)
     if known is None or known["fingerprint"] != config.fingerprint():
         return None
@@ -118,8 +118,8 @@ def compare_run_with_results(name: str, config: TrainConfig, run_dir: Path) -> s
     return compared(measured(name, [record]), known) if record["status"] == "finished" else None
 
 
-def in_words(result: dict[str, Any]) -> str:
-    """Return the score of a measurement with its interval and how many seeds it rests on."""
+def score_text(result: dict[str, Any]) -> str:
+    """Return a score with its interval and number of seeds as text."""
     count = len(result["runs"])
     if result["interval_95"] is None:
         return f"{result['iqm']:.4g} on one seed"
@@ -128,7 +128,7 @@ def in_words(result: dict[str, Any]) -> str:
 
 
 def _verdict(new: dict[str, Any], old: dict[str, Any]) -> str:
-    """Intervals that overlap show no difference; one seed is held against the other side's seeds, not their mean."""
+    """Compare intervals; a single seed is compared with the range of the other scores."""
     low, high = _range(new, old)
     low_before, high_before = _range(old, new)
     if len(new["runs"]) > 1 or len(old["runs"]) > 1:
@@ -136,7 +136,7 @@ def _verdict(new: dict[str, Any], old: dict[str, Any]) -> str:
             return "better than before"
         if high < low_before:
             return "worse than before"
-    return "no difference that these seeds could show"
+    return "not statistically distinguishable"
 
 
 def _range(result: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]:
@@ -149,4 +149,4 @@ def _range(result: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]
 def _same_seeds(equal: Sequence[bool]) -> str:
     if not equal:
         return ""
-    return f"; {sum(equal)} of {len(equal)} seeds run both times scored the same to the last digit"
+    return f"; {sum(equal)} of {len(equal)} common seeds have exactly the same score"

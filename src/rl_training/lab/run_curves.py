@@ -1,4 +1,4 @@
-"""Curves of several runs on one axis: where they were evaluated, or in between where their points differ."""
+"""Learning curves of several runs on one axis, interpolated where the runs were evaluated at different points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from rl_training.lab.scored_runs import ScoredRun
 from rl_training.lab.statistics import Array
 
 POINTS = 50
-"""Points of an axis on which no two runs were evaluated at the same place."""
+"""Points of an interpolated axis."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Evaluations [runs, points] at `x`; `interpolated` if some lie on a line between two evaluations."""
+    """Evaluations [runs, points] at `x`; `interpolated` if some were computed from neighbouring evaluations."""
 
     x: Array
     rewards: Array
@@ -23,9 +23,10 @@ class Curves:
 
 
 def over_steps(runs: Sequence[ScoredRun]) -> Curves | None:
-    """Return evaluations over environment steps, exact if all runs have the same; None if they have none in common.
+    """Return evaluations over environment steps; None if the runs have no range in common.
 
-    Otherwise the axis is that of the first run, as far as all runs reach.
+    They are exact if all runs were evaluated at the same steps. Otherwise they are interpolated at the steps of the
+    first run within the common range.
     """
     axes = [np.array([point.step for point in run.evaluations], dtype=np.float64) for run in runs]
     if all(np.array_equal(one, other) for one, other in pairwise(axes)):
@@ -37,7 +38,7 @@ def over_steps(runs: Sequence[ScoredRun]) -> Curves | None:
 
 
 def over_time(runs: Sequence[ScoredRun]) -> Curves | None:
-    """Return evaluations over seconds, as far as all runs reach; None if times are not known or not shared."""
+    """Return evaluations over seconds within the common range; None if there is none or times are unknown."""
     times = [run.times for run in runs]
     axes = [np.array(known) for known in times if known is not None]
     if len(axes) < len(runs):
@@ -47,12 +48,12 @@ def over_time(runs: Sequence[ScoredRun]) -> Curves | None:
 
 
 def over_training(runs: Sequence[ScoredRun], start: float) -> Curves:
-    """Return evaluations over the share of training, from `start` on: an axis for tasks of different lengths."""
+    """Return evaluations over the fraction of training from `start` on, for tasks of different lengths."""
     return _interpolated(runs, [_shares(run) for run in runs], np.linspace(start, 1.0, POINTS))
 
 
 def training_start(runs: Sequence[ScoredRun]) -> float:
-    """Return the share of training at which all runs had been evaluated once."""
+    """Return the fraction of training by which all runs had been evaluated once."""
     return max(float(_shares(run)[0]) for run in runs)
 
 

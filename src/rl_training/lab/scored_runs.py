@@ -1,6 +1,6 @@
-"""Runs as a benchmark takes them: judged by their end and not by their best, each with its evaluations in order.
+"""Scored runs: the evaluations and the final score of each run, as benchmarks use them.
 
-They are made of run folders that have ended, kept in a file, and can be written down for runs of other programs.
+They are read from finished run folders, stored in `records.json`, and can be created for runs of other libraries.
 """
 
 import math
@@ -23,7 +23,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class EvaluationPoint:
-    """One evaluation: environment steps trained before it, mean return, seconds since the run began if known."""
+    """One evaluation: environment steps before it, mean return, and seconds since the start of the run if known."""
 
     step: int
     mean_reward: float
@@ -32,7 +32,7 @@ class EvaluationPoint:
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """One run: which task, by whom (an algorithm or a preset), with which seed, and its evaluations in order."""
+    """One run: its task, name (an algorithm or a preset), seed, and evaluations in order."""
 
     task: str
     name: str
@@ -49,26 +49,26 @@ class ScoredRun:
             return "has no evaluations; train it with eval_every_timesteps"
         for point in points:
             if not math.isfinite(point.mean_reward):
-                return f"was evaluated as {point.mean_reward} at step {point.step:,}; leave it out and say so"
+                return f"has an evaluation of {point.mean_reward} at step {point.step:,}; exclude the run and report it"
         if any(after.step <= before.step for before, after in pairwise(points)):
-            return "has evaluations that are not in the order of their steps; sort them and keep one of each"
+            return "has evaluations that are not in the order of their steps; sort them and remove duplicates"
         return None
 
     @property
     def score(self) -> float:
-        """What counts: see `SCORE_RULE`."""
+        """The score: see `SCORE_RULE`."""
         score = score_of([point.mean_reward for point in self.evaluations])
-        assert score is not None  # as there are evaluations
+        assert score is not None  # there are evaluations
         return score
 
     @property
     def best(self) -> float:
-        """What does not count: see `BEST_RULE`."""
+        """The best evaluation, which is not a score: see `BEST_RULE`."""
         return max(point.mean_reward for point in self.evaluations)
 
     @property
     def times(self) -> list[float] | None:
-        """Seconds of all evaluations, or None if one is unknown or they do not grow."""
+        """Seconds of all evaluations, or None if one is unknown or they do not increase."""
         times = [point.wall_time for point in self.evaluations]
         known = [seconds for seconds in times if seconds is not None and math.isfinite(seconds)]
         grow = all(before < after for before, after in pairwise(known))
@@ -76,16 +76,14 @@ class ScoredRun:
 
 
 def scored_run(run: RunRecord, *, name: str | None = None, task: str | None = None) -> ScoredRun:
-    """Return a run that has ended as a benchmark takes it; by default as its algorithm on its environment.
+    """Return a finished run as a scored run; by default named by its algorithm and environment.
 
-    One that goes on, or failed, has no end to be judged by and is refused; so is one that is damaged.
+    Raises for runs that are unfinished, failed or damaged.
     """
     if not run.is_run:
         raise UserError(f"{run.path} is not a run ({run.problem}); give a run folder")
     if run.status not in DONE:
-        raise UserError(
-            f"{run.path} is '{run.status}' and not finished; rl-training resume it before it is scored"
-        )
+        raise UserError(f"{run.path} is not finished ('{run.status}'); use rl-training resume to finish it")
     if run.algo is None or run.env_id is None or run.seed is None or run.num_damaged:
         problem = run.problem or "metadata.json does not tell algo, env_id and seed"
         raise UserError(f"the files of {run.path} are damaged: {problem}; train it again to score it")
@@ -100,9 +98,9 @@ def scored_run(run: RunRecord, *, name: str | None = None, task: str | None = No
 
 
 def _seconds(run_dir: Path, steps: Sequence[int]) -> list[float | None]:
-    """Return when a run had made so many steps, by the rows of its metrics, linear between two of them.
+    """Return the time at each number of steps, interpolated linearly between the rows of metrics.
 
-    The time is that of training, evaluating and saving, and goes on where a resumed run had stopped.
+    It includes training, evaluation and checkpoints, without the time between an interruption and a resume.
     """
     rows = [
         row for row in read_rows(run_dir / "metrics.jsonl", is_metrics_row) if row.get(ELAPSED) is not None
@@ -118,30 +116,30 @@ def _seconds(run_dir: Path, steps: Sequence[int]) -> list[float | None]:
 
 
 def write_records(path: Path, records: Iterable[ScoredRun]) -> None:
-    """Keep records in a JSON file, as the baseline of later ones."""
+    """Write records to a JSON file, which can be the baseline of later reports."""
     write_json(path, {"format": FORMAT, "records": [asdict(record) for record in records]})
 
 
 def records_file(path: Path) -> Path:
-    """Return the file of records that a path means: itself, or `records.json` in the folder of a report."""
+    """Return the records file of a path: itself, or `records.json` in a report folder."""
     return path / "records.json" if path.is_dir() else path
 
 
 def read_records(path: Path) -> list[ScoredRun]:
-    """Return the records of a file, or of `records.json` in the folder of a report."""
+    """Return the records of a file, or of `records.json` in a report folder."""
     path = records_file(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist; give the folder of an earlier report, or its records.json")
+        raise UserError(f"{path} does not exist; give the folder of a report, or its records.json")
     try:
         data = read_json(path)
     except UserError as error:
-        raise UserError(f"{error}; make the report again") from error
+        raise UserError(f"{error}; create the report again") from error
     if (
         not isinstance(data, dict)
         or data.get("format") != FORMAT
         or not isinstance(data.get("records"), list)
     ):
-        raise UserError(f"{path} holds no records of format {FORMAT}; make the report again")
+        raise UserError(f"{path} has no records of format {FORMAT}; create the report again")
     return [_record(entry, path) for entry in data["records"]]
 
 
@@ -157,6 +155,6 @@ def _record(entry: Any, path: Path) -> ScoredRun:
         ]
         return ScoredRun(str(entry["task"]), str(entry["name"]), int(entry["seed"]), points)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{path} has a damaged record ({error}); make the report again") from error
+        raise UserError(f"{path} has a damaged record ({error}); create the report again") from error
     except UserError as error:
-        raise UserError(f"{path} has a record that cannot be compared with: {error}") from error
+        raise UserError(f"{path} has an invalid record: {error}") from error

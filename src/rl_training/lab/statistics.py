@@ -1,7 +1,7 @@
-"""Statistics of a few runs per task, after Agarwal et al. 2021, https://arxiv.org/abs/2108.13264; NumPy alone.
+"""Statistics of a few runs per task, after Agarwal et al. 2021, https://arxiv.org/abs/2108.13264.
 
-Scores are a sequence with one array per task, its last axis the runs; tasks may have different numbers of them. Leading
-axes are resamples: a statistic of [B, runs] arrays is that of every resample at once.
+Scores are a sequence with one array per task. The last axis are the runs, whose number may differ between tasks.
+Leading axes are resamples: a statistic of [B, runs] arrays is computed for all resamples at once.
 """
 
 import math
@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Draws = Sequence[NDArray[np.int64]]
-"""Per task which runs a resample consists of, [B, runs]."""
+"""Per task the indices of the runs in each resample [B, runs]."""
 Statistic = Callable[[Sequence[Array]], Array]
 
 LEVEL = 95
 RESAMPLES = 2000
 NORMAL_QUANTILE = 1.959963984540054
-"""Standard deviations from the middle to either end of a normal distribution's central 95%."""
+"""The 97.5% quantile of the standard normal distribution."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its interval; `low` and `high` are None where a task has one run, which tells no spread."""
+    """A value with its interval; `low` and `high` are None if a task has only one run."""
 
     value: float
     low: float | None = None
@@ -34,7 +34,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Band:
-    """A curve with its intervals point by point; `low` and `high` are None where a task has one run."""
+    """A curve with pointwise intervals; `low` and `high` are None if a task has only one run."""
 
     x: Array
     value: Array
@@ -48,7 +48,7 @@ def mean(tasks: Sequence[Array]) -> Array:
 
 
 def median(tasks: Sequence[Array]) -> Array:
-    """Return the median over tasks of the mean over runs; of one task that is its mean."""
+    """Return the median over tasks of the mean over runs."""
     return np.asarray(np.median(_task_means(tasks), axis=0))
 
 
@@ -58,9 +58,9 @@ def median_of_runs(tasks: Sequence[Array]) -> Array:
 
 
 def iqm(tasks: Sequence[Array]) -> Array:
-    """Return the interquartile mean: of all runs of all tasks, without the lowest and the highest quarter.
+    """Return the interquartile mean: the mean of all runs of all tasks without the lowest and the highest quarter.
 
-    A quarter is rounded down, so fewer than four runs are averaged whole.
+    A quarter is rounded down, so all runs count if there are fewer than four.
     """
     runs = np.sort(_runs(tasks), axis=-1)
     cut = runs.shape[-1] // 4
@@ -68,12 +68,12 @@ def iqm(tasks: Sequence[Array]) -> Array:
 
 
 def optimality_gap(tasks: Sequence[Array]) -> Array:
-    """Return how far runs stay below 1 on average; what is above it makes up for nothing."""
+    """Return the mean distance of the runs below 1; scores above 1 count as 1."""
     return np.asarray(1.0 - np.minimum(_runs(tasks), 1.0).mean(axis=-1))
 
 
 def share_above(threshold: float) -> Statistic:
-    """Return the statistic `share of all runs whose score is greater than the threshold`."""
+    """Return the statistic "fraction of all runs with a score above the threshold"."""
 
     def share(tasks: Sequence[Array]) -> Array:
         return np.asarray((_runs(tasks) > threshold).mean(axis=-1))
@@ -90,20 +90,20 @@ def _runs(tasks: Sequence[Array]) -> Array:
 
 
 def draw(counts: Sequence[int], *, resamples: int = RESAMPLES, seed: int = 0) -> Draws:
-    """Return which runs resamples consist of: within every task as many as it has, with replacement."""
+    """Draw resamples: within every task as many runs as it has, with replacement."""
     rng = np.random.default_rng(seed)
     return [rng.integers(0, count, size=(resamples, count)) for count in counts]
 
 
 def interval(values: Array) -> tuple[Any, Any]:
-    """Return the percentile interval of resampled values [B, ...], linear between neighbouring ones."""
+    """Return the percentile interval of resampled values [B, ...]."""
     tail = (100 - LEVEL) / 2
     low, high = np.percentile(values, [tail, 100 - tail], axis=0)
     return low, high
 
 
 def estimate(statistic: Statistic, tasks: Sequence[Array], draws: Draws) -> Estimate:
-    """Return a statistic of the runs with its stratified bootstrap interval."""
+    """Return a statistic with its stratified bootstrap interval."""
     value = float(statistic(tasks))
     if _has_lone_run(tasks):
         return Estimate(value)
@@ -113,12 +113,12 @@ def estimate(statistic: Statistic, tasks: Sequence[Array], draws: Draws) -> Esti
 
 
 def performance_profile(tasks: Sequence[Array], thresholds: Array, draws: Draws) -> Band:
-    """Return the share of runs with a score greater than each threshold."""
+    """Return the fraction of runs with a score above each threshold."""
     return _band(thresholds, (estimate(share_above(float(tau)), tasks, draws) for tau in thresholds))
 
 
 def curve(tasks: Sequence[Array], x: Array, draws: Draws, statistic: Statistic = iqm) -> Band:
-    """Return a statistic at every point of curves [runs, points]; whole runs are resampled, not points."""
+    """Return a statistic at every point of curves [runs, points]; whole runs are resampled."""
     at_points = ([task[:, point] for task in tasks] for point in range(len(x)))
     return _band(x, (estimate(statistic, scores, draws) for scores in at_points))
 
@@ -136,15 +136,15 @@ def _has_lone_run(tasks: Sequence[Array]) -> bool:
 
 
 def probability_of_improvement(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
-    """Return how likely a run of ours beats one of theirs on the same task, ties as one half, mean over tasks.
+    """Return the probability that a run of ours beats a run of theirs on the same task, averaged over tasks.
 
-    Per task that is the Mann-Whitney statistic over its greatest possible value.
+    Ties count as one half. Per task this is the Mann-Whitney U statistic divided by its maximum.
     """
     return float(np.mean([wins.mean() for wins in _duels(ours, theirs)]))
 
 
 def improvement(ours: Sequence[Array], theirs: Sequence[Array], draws: Draws, their_draws: Draws) -> Estimate:
-    """Return the probability of improvement with its interval; either side is resampled for itself."""
+    """Return the probability of improvement with its interval; both sides are resampled independently."""
     value = probability_of_improvement(ours, theirs)
     if _has_lone_run(ours) or _has_lone_run(theirs):
         return Estimate(value)
@@ -157,7 +157,7 @@ def improvement(ours: Sequence[Array], theirs: Sequence[Array], draws: Draws, th
 
 
 def _duels(ours: Sequence[Array], theirs: Sequence[Array]) -> list[Array]:
-    """Return per task who wins, [our runs, their runs]: 1 we, 0 they, 1/2 neither."""
+    """Return per task the outcomes [our runs, their runs]: 1 for a win, 0 for a loss, 0.5 for a tie."""
     pairs = (
         (np.asarray(our)[:, None], np.asarray(their)[None, :])
         for our, their in zip(ours, theirs, strict=True)
@@ -167,9 +167,9 @@ def _duels(ours: Sequence[Array], theirs: Sequence[Array]) -> list[Array]:
 
 @dataclass(frozen=True)
 class Published:
-    """A figure from elsewhere: the mean of `num_seeds` runs and their standard deviation, as far as they are told.
+    """A published score: the mean of `num_seeds` runs and their standard deviation, if known.
 
-    `remark` is for people: what differs from it, and why.
+    `remark` explains known differences.
     """
 
     mean: float
@@ -180,7 +180,7 @@ class Published:
 
     @property
     def interval(self) -> Estimate:
-        """The 95% interval of the mean by the normal law; mean ± std if the number of seeds is not told."""
+        """The normal 95% interval of the mean; mean ± std if the number of seeds is unknown."""
         if self.std is None:
             return Estimate(self.mean)
         reach = self.std
@@ -190,13 +190,13 @@ class Published:
 
 
 VERDICT_RULE = (
-    "Equal where our 95% interval of the mean and the published interval overlap, else better or worse; the published "
-    "interval is mean ± 1.96 std / √n, mean ± std where n is not told, and the mean alone where no std is told"
+    "Equal if our 95% interval of the mean and the published interval overlap, otherwise better or worse; the "
+    "published interval is mean ± 1.96 std / √n, mean ± std if n is unknown, and the mean alone if the std is unknown"
 )
 
 
 def verdict(ours: Estimate, published: Published) -> Literal["better", "equal", "worse"]:
-    """Return how our mean compares with a published one: see `VERDICT_RULE`. Without an interval a value is a point."""
+    """Compare our mean with a published one: see `VERDICT_RULE`. A value without an interval counts as a point."""
     theirs = published.interval
     if _low(ours) > _high(theirs):
         return "better"

@@ -400,4 +400,4 @@ def test_the_settings_of_a_network_that_differ_are_refused(cli, run_dir):
     edit(last(run_dir), lambda m: m["config"]["algorithm"].update(hidden_sizes=[16]))
     outcome = cli("eval", run_dir / "last")
     assert outcome.code == 2
-    assert "step_64 does not fit" in outcome.sentence
+    assert "step_64 is invalid" in outcome.sentence

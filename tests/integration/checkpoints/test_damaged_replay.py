@@ -71,7 +71,7 @@ def test_each_checkpoint_writes_only_what_is_new(run_dir: Path) -> None:
 def test_a_damaged_newest_segment_is_named_and_an_older_checkpoint_used(run_dir: Path, damage: Any) -> None:
     damage(segments(run_dir)[-1])
     name = segments(run_dir)[-1].name if damage is flip else "segment_"
-    with pytest.warns(UserWarning, match=f"{name}.*going back to step_400"):
+    with pytest.warns(UserWarning, match=f"{name}.*falling back to step_400"):
         result = resume(run_dir, total_timesteps=700)
     assert result.metrics["global_step"] == 700
 
@@ -109,7 +109,7 @@ def test_a_segment_deleted_while_the_run_goes_on_is_written_again(
     config = load_config(finished / "config.yaml").with_overrides(output_dir=str(tmp_path))
     callback = DeletesSegments(tmp_path, until)
     with (
-        pytest.warns(UserWarning, match=r"segment_0_\d+.safetensors is gone: its rows are written again"),
+        pytest.warns(UserWarning, match=r"segment_0_\d+.safetensors was deleted; writing its rows again"),
         contextlib.suppress(KeyboardInterrupt),
     ):
         train(config, callbacks=[callback])
@@ -129,7 +129,7 @@ def test_a_damaged_oldest_segment_leaves_the_agent_usable(run_dir: Path) -> None
         run_dir / "checkpoints" / "step_0", ignore_errors=True
     )  # it has an empty buffer and is whole
     flip(segments(run_dir)[0])
-    with pytest.raises(UserError, match=r"segment_0_\d+.*damaged.*the agent in .* is whole"):
+    with pytest.raises(UserError, match=r"segment_0_\d+.*damaged.*the agent in .* is intact"):
         resume(run_dir, total_timesteps=700)
     assert rl_training.load(run_dir).evaluate(1)["num_episodes"] == 1
 
@@ -138,7 +138,7 @@ def test_a_new_run_does_not_begin_with_damaged_replay_data(run_dir: Path, tmp_pa
     flip(segments(run_dir)[-1])
     start = run_dir / "checkpoints" / "step_600"
     config = load_config(run_dir / "config.yaml").with_overrides(output_dir=str(tmp_path / "new"))
-    with pytest.raises(UserError, match=r"damaged.*the agent in .* is whole"):
+    with pytest.raises(UserError, match=r"damaged.*the agent in .* is intact"):
         train(config, start_from=start)
     assert not list((tmp_path / "new").glob("*"))
 

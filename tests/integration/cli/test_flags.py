@@ -8,7 +8,7 @@ COMMANDS = {
     "rl-training runs list": ("runs", "list", "."),
 }
 
-SEEDS = "use how many, 1 to 10,000, or the first and the last, such as 21-25"
+SEEDS = "use a number from 1 to 10,000, or a range such as 21-25"
 
 
 @pytest.fixture(autouse=True)

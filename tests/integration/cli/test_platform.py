@@ -8,7 +8,7 @@ import pytest
 
 from loading import ROOT
 
-SENTENCE = "it needs their file locks, signals and forks; on Windows, use it inside of WSL"
+SENTENCE = "for file locks, signals and forks; on Windows, use WSL"
 ELSEWHERE = "import sys\nsys.modules['fcntl'] = None  # as Windows has none\n"
 
 
@@ -27,7 +27,7 @@ def elsewhere(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 def test_a_command_says_so(tmp_path, command):
     done = elsewhere(tmp_path, f"from rl_training.cli import main\nsys.exit(main({command!r}))\n")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: rl_training trains and evaluates")
+    assert done.stderr.startswith("error: rl_training needs a POSIX system")
     assert done.stderr.strip().endswith(SENTENCE)
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []

@@ -48,7 +48,7 @@ def test_show(cli):
         (("zoo", "run", "ppo/cartpole", "--jobs", "0"), "--jobs is '0'; use a whole number of 1 or more"),
         (
             ("zoo", "run", "ppo/cartpole", "--seeds", "1e9"),
-            "--seeds is '1e9'; use how many, 1 to 10,000, or the first and the last, such as 21-25",
+            "--seeds is '1e9'; use a number from 1 to 10,000, or a range such as 21-25",
         ),
         (("zoo", "run", "classic/dqn_cartpol"), "did you mean 'classic/dqn_cartpole'?"),
     ],
@@ -160,7 +160,7 @@ def test_a_config_of_ones_own(cli, tmp_path, monkeypatch):
     seen = launched(monkeypatch, finished)
     outcome = cli("zoo", "run", "mine.yaml", "--seeds", 1)
     assert outcome.code == 0
-    assert "mine.yaml: 1 on one seed; it was not measured before" in outcome.out
+    assert "mine.yaml: 1 on one seed; there are no earlier results" in outcome.out
     (job,) = seen[0][0]
     assert job.config.env_id == "CartPole-v1"
     assert (tmp_path / "runs" / "zoo" / "results" / f"mine_{job.fingerprint}.json").is_file()
@@ -206,7 +206,7 @@ def test_a_manifest_and_a_config_in_each_others_place(cli, tmp_path, monkeypatch
         "error: m.yaml: a manifest, and no config; rl-training benchmark m.yaml trains what it lists"
     )
     assert cli("benchmark", "c.yaml").sentence == (
-        "error: c.yaml is a config, and no manifest; rl-training zoo run c.yaml trains it on many seeds"
+        "error: c.yaml is a config, not a manifest; use rl-training zoo run c.yaml to train it on several seeds"
     )
 
 
@@ -218,5 +218,5 @@ def test_a_report_is_not_compared_with_what_it_replaces(cli, tmp_path, monkeypat
     for baseline in (tmp_path / "D", tmp_path / "D" / "records.json"):
         refused = cli(*command, "--baseline", baseline)
         assert refused.code == 2
-        assert "is what this report would replace; give another --output-dir" in refused.sentence
+        assert "would be replaced by this report; use another --output-dir" in refused.sentence
     assert cli(*command[:-1], tmp_path / "E", "--baseline", tmp_path / "D").code == 0

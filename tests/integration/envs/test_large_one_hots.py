@@ -63,7 +63,7 @@ def test_what_takes_gigabytes_is_told(tiny, several):
     config = tiny("ppo", **SETTINGS, num_steps=512, hidden_sizes=[64])
     said = told(config, 1_000_000, several=several)
     # 512 steps * 2 environments * 4 MB, and four times a layer of 256 MB for each of two networks
-    assert "an observation becomes 1,000,000 numbers, as categories are read one-hot" in said
+    assert "observations become 1,000,000 numbers, because categories are one-hot encoded" in said
     assert "about 4.1 GB" in said
     assert "about 2.0 GB" in said
     config = tiny("dqn", **SETTINGS, batch_size=128, hidden_sizes=[8])
@@ -88,14 +88,14 @@ def test_what_does_not_fit_is_refused_before_it_is_built(tiny, tmp_path, monkeyp
     with pytest.raises(UserError) as raised:
         train(tiny(algo, **SETTINGS, **settings), factory=lambda: Wide(1_000_000))
     said = str(raised.value)
-    assert "an observation of 1,000,000 numbers (categories are read one-hot) needs" in said
+    assert "one-hot encoding observations of 1,000,000 numbers needs" in said
     assert "but 4.0 GB are available" in said
     assert remedy in said
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_space_beyond_every_memory_is_refused(tiny):
-    with pytest.raises(UserError, match=r"numbers \(categories are read one-hot\) needs \d+ TB of memory"):
+    with pytest.raises(UserError, match=r"one-hot encoding observations of .* needs \d+ TB of memory"):
         train(tiny("dqn", **SETTINGS), factory=lambda: Wide(10**12))
 
 

@@ -41,8 +41,8 @@ def test_a_simulator_without_a_screen_names_its_switch(tiny, tmp_path, monkeypat
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     said = refused(tiny, tmp_path)
     assert said == (
-        "environment 'Undrawable' cannot render frames: RuntimeError: no OpenGL context; MUJOCO_GL is not set: without a "
-        "display, try MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+        "environment 'Undrawable' cannot render frames: RuntimeError: no OpenGL context; MUJOCO_GL is not set: without "
+        "a display, try MUJOCO_GL=egl or MUJOCO_GL=osmesa"
     )
     monkeypatch.setenv("MUJOCO_GL", "glfw")
     assert "MUJOCO_GL is 'glfw', which does not work here" in refused(tiny, tmp_path)

@@ -51,7 +51,7 @@ def test_every_file_is_written_named_and_the_same_again(tmp_path):
 def test_the_text_says_what_counts(tmp_path):
     text = whole_report(tmp_path, seed=11)[0].read_text(encoding="utf-8")
     assert "the mean of the last tenth of a run's evaluations" in text
-    assert "2,000 resamples of the seeds within each task (stratified bootstrap), seed 11" in text
+    assert "2,000 resamples of the seeds within each task and seed 11" in text
     assert (
         "| Walk | ppo | 3 | 20.00 [10.00, 30.00] | 20.00 [10.00, 30.00] | 20.00 [10.00, 30.00] | 20.00 | 400 |"
         in text
@@ -102,7 +102,7 @@ def test_one_run_with_one_evaluation_is_a_report_without_intervals(tmp_path):
     assert [path.name for path in paths] == [*FILES, "steps.png"]
     text = paths[0].read_text(encoding="utf-8")
     assert "| Walk | $x^$ | 1 | 3.500 | 3.500 | 3.500 | 3.500 | 100 |" in text
-    assert "$x^$ on Walk has one seed, which tells no spread: no interval." in text
+    assert "$x^$ on Walk has only one seed, so there is no interval." in text
     assert table(tmp_path / "summary.csv")[0]["low"] == ""
 
 

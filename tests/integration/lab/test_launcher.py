@@ -169,7 +169,7 @@ def test_a_signal_pauses_the_children(tmp_path, capfd):
     assert read_json(run_dir / "metadata.json")["status"] == "paused"
     assert not list((tmp_path / "jobs").iterdir())
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert "SIGTERM: every run writes a checkpoint first" in capfd.readouterr().err
+    assert "SIGTERM: saving a checkpoint of every run" in capfd.readouterr().err
 
 
 def test_failures_are_named_and_tried_again_on_demand(tmp_path, fake_child):
@@ -194,7 +194,7 @@ def test_a_full_disk_stops_everything_gently(tmp_path, fake_child, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(JobFolder, "write_record", full)
-        with pytest.raises(RunFault, match="jobs: No space left on device; nothing that was trained is lost"):
+        with pytest.raises(RunFault, match="jobs: No space left on device; no training is lost"):
             launch([job], tmp_path)
     board = Recording()
     launch([job], tmp_path, board=board)
@@ -296,7 +296,7 @@ def test_a_record_that_cannot_be_read_is_named_with_what_to_do(tmp_path, fake_ch
     file = tmp_path / "jobs" / f"{job.key}.json"
     file.write_bytes(content)
     with pytest.raises(
-        UserError, match=f"{job.key}.json is damaged: .*; delete it, and the job's run is looked at"
+        UserError, match=f"{job.key}.json is damaged: .*; delete it to create it again from the run"
     ):
         launch([job], tmp_path)
 
@@ -322,22 +322,20 @@ def test_a_failure_that_cannot_be_forgotten_is_a_sentence(tmp_path, fake_child, 
         raise OSError(30, "Read-only file system", str(tmp_path / "jobs"))
 
     monkeypatch.setattr(JobFolder, "retry_failed_job", refuse)
-    with pytest.raises(RunFault, match="jobs: Read-only file system; nothing that was trained is lost"):
+    with pytest.raises(RunFault, match="jobs: Read-only file system; no training is lost"):
         launch([job], tmp_path, retry_failed=True)
 
 
 def test_a_file_in_the_place_of_a_launchs_folder(tmp_path):
     (tmp_path / "runs").write_text("")
-    with pytest.raises(
-        UserError, match=r"runs is a file, and runs are kept in a folder of that name; move it away"
-    ):
+    with pytest.raises(UserError, match=r"runs is a file, but must be a folder; move it"):
         launch([], tmp_path)
 
 
 def test_a_run_is_no_folder_for_a_launch(tmp_path):
     run = run_folder(tmp_path)
     before = sorted(run.rglob("*"))
-    with pytest.raises(UserError, match="is a run itself; choose a folder for runs"):
+    with pytest.raises(UserError, match="is a run folder; choose another folder"):
         launch([], run)
     assert sorted(run.rglob("*")) == before
 
@@ -359,9 +357,9 @@ def test_what_went_wrong(tmp_path):
     errors = tmp_path / "errors.txt"
     errors.write_text("warning: something\nerror: it broke\n  - here\n")
     assert failure_text(1, errors) == "it broke\n  - here"
-    assert failure_text(-9, errors) == "ended by SIGKILL; memory may have been short"
+    assert failure_text(-9, errors) == "ended by SIGKILL; it may have run out of memory"
     errors.write_text("")
-    assert failure_text(3, errors) == "ended with exit code 3, without a word"
+    assert failure_text(3, errors) == "ended with exit code 3 and no error message"
 
 
 def test_the_last_row_of_a_growing_file(tmp_path):

@@ -21,7 +21,8 @@ def test_two_presets_of_one_name_on_one_task():
 
 def test_a_reference_for_another_task():
     with pytest.raises(
-        ConfigError, match=r"references\.CartPol-v1 is no task of this benchmark; did you mean 'CartPole-v1'"
+        ConfigError,
+        match=r"references\.CartPol-v1 is not a task of this benchmark; did you mean 'CartPole-v1'",
     ):
         contenders(manifest(Entry("ppo/cartpole"), references={"CartPol-v1": (0.0, 1.0)}), {})
 
@@ -59,7 +60,7 @@ def test_a_baseline_that_can_be_compared_with(tmp_path):
         ([], "has no records; leave --baseline out, or give another report"),
         (
             ["Walk"],
-            "has Walk, and this benchmark CartPole-v1: they have no task in common; give another report",
+            "(Walk) and this benchmark (CartPole-v1) have no task in common; give another report",
         ),
         (["CartPole-v1", "CartPole-v1"], "there are two runs of ppo on CartPole-v1 with seed 1"),
     ],

@@ -33,7 +33,7 @@ def test_the_best_is_beside_the_score_and_is_none():
 
 def test_only_normalised_scores_are_aggregated():
     assert summarise(RECORDS).aggregates == []
-    assert "No references are given: scores are raw, and not aggregated over tasks." in remarks(
+    assert "No references are given, so scores are not normalised or aggregated over tasks." in remarks(
         summarise(RECORDS)
     )
     (total,) = summarise(RECORDS, references=REFERENCES).aggregates
@@ -55,13 +55,13 @@ def test_tasks_without_references_are_left_out_and_named():
     summary = summarise(RECORDS, references={"Walk": (0.0, 100.0)})
     (total,) = summary.aggregates
     assert total.tasks == ["Walk"]
-    assert "Without references, and so left out of what is aggregated: Swim." in remarks(summary)
+    assert "Not aggregated, because there are no references: Swim." in remarks(summary)
 
 
 def test_aggregates_over_different_tasks_are_said_to_differ():
     summary = summarise([*RECORDS, *runs("Walk", "dqn", WALK)], references=REFERENCES)
     assert [entry.name for entry in summary.aggregates] == ["dqn", "ppo"]
-    assert "Aggregates are over different tasks, and so cannot be compared with each other." in remarks(
+    assert "Aggregates are over different tasks, so they cannot be compared with each other." in remarks(
         summary
     )
 
@@ -87,7 +87,7 @@ def test_one_seed_gives_no_interval_and_says_so():
     (total,) = summary.aggregates
     assert total.iqm.low is None, "its spread over seeds is not known"
     assert total.profile.low is None
-    assert "ppo on Swim has one seed, which tells no spread: no interval." in remarks(summary)
+    assert "ppo on Swim has only one seed, so there is no interval." in remarks(summary)
 
 
 def test_a_baseline_of_the_same_name_is_preferred_and_an_only_one_taken():
@@ -124,10 +124,11 @@ def test_published_figures_are_judged_by_the_mean():
 def test_runs_of_different_lengths_are_told():
     summary = summarise([run("Walk", "ppo", 1, [1, 2, 3]), run("Walk", "ppo", 2, [1, 2])])
     told = remarks(summary)
-    assert "The runs of ppo on Walk end at different steps, 200 to 300; scores are of their ends." in told
-    assert any(
-        "evaluated at different steps: their curve is linear between evaluations" in line for line in told
+    assert (
+        "The runs of ppo on Walk end at different steps, 200 to 300; each score is from the end of its run."
+        in told
     )
+    assert any("evaluated at different steps; their curve is interpolated linearly" in line for line in told)
 
 
 def test_curves_that_cannot_be_drawn_are_told():
@@ -136,16 +137,18 @@ def test_curves_that_cannot_be_drawn_are_told():
         run("Walk", "ppo", 2, [1], every=900, seconds=None),
     ]
     told = remarks(summarise(apart))
-    assert "The runs of ppo on Walk have no steps in common: no curve over steps." in told
+    assert (
+        "The runs of ppo on Walk have no range of steps in common, so there is no curve over steps." in told
+    )
     assert any("no curve over time" in line for line in told)
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (([],), "there are no records to report"),
+        (([],), "there are no runs to report"),
         (([*RECORDS, RECORDS[0]],), "two runs of ppo on Walk with seed 1; keep one"),
-        ((RECORDS, []), "the baseline has no records; leave it out"),
+        ((RECORDS, []), "the baseline has no runs; leave it out"),
         (
             (RECORDS, None, {"Walk": (5.0, 5.0)}),
             "the references of Walk are 5.0 and 5.0; the first must be lower",

@@ -59,19 +59,19 @@ def test_everything_wrong_is_told_at_once(tmp_path):
     assert caught.value.problems == [
         "unknown key 'sed'; did you mean 'seeds'?",
         "presets[0] is 'ppo/cartpol', which does not exist; did you mean 'ppo/cartpole'?",
-        "presets[1] is 7; use a preset's name, or a map with 'preset:'",
+        "presets[1] is 7; use the name of a preset, or a mapping with 'preset:'",
         "unknown key 'presets[2].nam'; did you mean 'name'?",
         "unknown key 'presets[2].published.stdd'; did you mean 'std'?",
         "presets[2].published.mean is 'high'; use a number",
         "references.CartPole-v1.high is missing",
-        "seeds is 0; use how many, 1 to 10,000, or the first and the last, such as 21-25",
+        "seeds is 0; use a number from 1 to 10,000, or a range such as 21-25",
         "overrides is [1]; use a map of settings",
     ]
 
 
 def test_references_the_wrong_way_round(tmp_path):
     text = "presets: [ppo/cartpole]\nreferences: {CartPole-v1: {low: 500, high: 20}}\n"
-    with pytest.raises(ConfigError, match="low is 500 and high 20; low must be the lower one"):
+    with pytest.raises(ConfigError, match="low is 500 and high is 20; low must be less than high"):
         read_manifest(written(tmp_path, text))
 
 
@@ -130,7 +130,7 @@ def test_figures_that_cannot_be(tmp_path):
         read_manifest(written(tmp_path, text))
     assert caught.value.problems == [
         "presets[0].published.std is -1; use 0 or more",
-        "presets[0].published.num_seeds is 0; use how many, 1 or more",
+        "presets[0].published.num_seeds is 0; use a whole number, 1 or more",
         "presets[0].name is 3; use words",
     ]
 
@@ -162,19 +162,19 @@ def test_what_is_not_there_is_called_what_it_would_be(tmp_path, monkeypatch, giv
     [
         ("", "is empty; write lines such as 'presets: [ppo/cartpole]'"),
         ("- ppo/cartpole\n", "holds list, not a map; write lines such as 'presets: [ppo/cartpole]'"),
-        ("presets: [ppo/cartpole, configs/ppo/cartpole.yaml]\n", "which is listed already; list it once"),
+        ("presets: [ppo/cartpole, configs/ppo/cartpole.yaml]\n", "which is listed twice; list it once"),
         (
             "presets: [{preset: ppo/cartpole, name: a}, {preset: ppo/cartpole, name: b}]\n",
             "is listed already",
         ),
         ("presets: [ppo/cartpole]\nreferences: {CartPole-v1: }\n", "references.CartPole-v1.low is missing"),
-        ("presets: [ppo/cartpole]\noverrides: {3: 4}\n", "overrides.3 is no setting; use names"),
-        ("presets: [ppo/cartpole]\noverrides: {seed: 3}\n", "say which with 'seeds', such as 21-25"),
-        ("presets: [ppo/cartpole]\noverrides: {algo: dqn}\n", "overrides.algo is not for a benchmark"),
+        ("presets: [ppo/cartpole]\noverrides: {3: 4}\n", "overrides.3 is not a setting; use names"),
+        ("presets: [ppo/cartpole]\noverrides: {seed: 3}\n", "use 'seeds', such as 21-25"),
+        ("presets: [ppo/cartpole]\noverrides: {algo: dqn}\n", "overrides.algo cannot be set in a benchmark"),
         ("presets: [ppo/cartpole]\noverrides: {output_dir: x}\n", "use the flag --output-dir"),
         (
             "presets: [ppo/cartpole]\nseeds: 1e9\n",
-            "seeds is '1e9'; use how many, 1 to 10,000, or the first and the last, such as 21-25",
+            "seeds is '1e9'; use a number from 1 to 10,000, or a range such as 21-25",
         ),
         ("presets: [ppo/nothing]\n", "presets[0] is 'ppo/nothing', which does not exist"),
     ],

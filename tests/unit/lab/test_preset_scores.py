@@ -42,20 +42,20 @@ def test_what_is_kept():
 @pytest.mark.parametrize(
     ("new", "old", "words"),
     [
-        (result(5.0), None, "ppo/x: 5 on one seed; it was not measured before"),
-        (result(5.0), result(5.0, fingerprint="g"), "other settings, so the two cannot be compared"),
+        (result(5.0), None, "ppo/x: 5 on one seed; there are no earlier results"),
+        (result(5.0), result(5.0, fingerprint="g"), "other settings and cannot be compared"),
         (result(5.0, 5.0), result(1.0, 2.0, first=7), "better than before"),
         (result(1.0, 2.0), result(5.0, 5.0, first=7), "worse than before"),
-        (result(1.0, 6.0), result(5.0, 5.0, first=7), "no difference that these seeds could show"),
+        (result(1.0, 6.0), result(5.0, 5.0, first=7), "not statistically distinguishable"),
         (
             result(1.0, 6.0),
             result(1.0, 5.0),
-            "; 1 of 2 seeds run both times scored the same to the last digit",
+            "; 1 of 2 common seeds have exactly the same score",
         ),
-        (result(4.0, first=9), result(1.0, 5.0), "no difference that these seeds could show"),
+        (result(4.0, first=9), result(1.0, 5.0), "not statistically distinguishable"),
         (result(0.0, first=99), result(1.0, *[5.0] * 19), "worse than before"),
-        (result(1.5, first=99), result(1.0, *[5.0] * 19), "no difference that these seeds could show"),
-        (result(0.0, first=9), result(5.0), "no difference that these seeds could show"),
+        (result(1.5, first=99), result(1.0, *[5.0] * 19), "not statistically distinguishable"),
+        (result(0.0, first=9), result(5.0), "not statistically distinguishable"),
     ],
 )
 def test_compared_in_words(new, old, words):
@@ -89,7 +89,7 @@ def test_a_file_that_is_none(tmp_path, monkeypatch):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "ppo_x.json").write_text("{}")
     monkeypatch.setattr(preset_scores, "shipped", lambda name: [tmp_path])
-    with pytest.raises(UserError, match="is no result of format 1; measure the preset again"):
+    with pytest.raises(UserError, match="is not a result of format 1; measure the preset again"):
         read_measured("ppo/x")
 
 
@@ -106,5 +106,5 @@ def test_a_run_beside_what_is_known(tiny, tmp_path, monkeypatch):
     said = compare_run_with_results("ppo/x", config, run.run_dir)
     assert said is not None
     assert said.startswith(
-        "ppo/x: 4 on one seed; measured before: 4.5 on 2 seeds (95% interval 4 to 5): no difference"
+        "ppo/x: 4 on one seed; earlier: 4.5 on 2 seeds (95% interval 4 to 5): not statistically"
     )

@@ -45,7 +45,7 @@ def test_the_score_is_the_mean_of_the_last_tenth_and_never_the_best():
     ("points", "told"),
     [
         ([], "has no evaluations; train it with eval_every_timesteps"),
-        ([EvaluationPoint(1000, math.nan)], "was evaluated as nan at step 1,000"),
+        ([EvaluationPoint(1000, math.nan)], "has an evaluation of nan at step 1,000"),
         ([EvaluationPoint(10, 1.0), EvaluationPoint(10, 2.0)], "not in the order of their steps"),
     ],
 )
@@ -81,7 +81,7 @@ def test_times_that_are_not_known_are_not_made_up(run_dir):
 def test_an_unfinished_run_and_a_strange_folder_are_refused(run_dir, tmp_path):
     facts = json.loads((run_dir / "metadata.json").read_text(encoding="utf-8"))
     (run_dir / "metadata.json").write_text(json.dumps(facts | {"status": "interrupted"}), encoding="utf-8")
-    with pytest.raises(UserError, match="is 'interrupted' and not finished; rl-training resume it"):
+    with pytest.raises(UserError, match="is not finished \\('interrupted'\\); use rl-training resume"):
         scored_run(read_run(run_dir))
     (run_dir / "metadata.json").write_text("[]", encoding="utf-8")
     with pytest.raises(UserError, match=r"is not a run \(.*metadata.json is damaged: it is not a mapping\)"):
@@ -101,7 +101,7 @@ def test_an_unfinished_run_and_a_strange_folder_are_refused(run_dir, tmp_path):
 )
 def test_damaged_files_of_a_run_are_refused(run_dir, name, text):
     (run_dir / name).write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=r"the files of .* are damaged: "):
+    with pytest.raises(UserError, match=r"is damaged: "):
         scored_run(read_run(run_dir))
 
 
@@ -115,14 +115,14 @@ def test_records_survive_their_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("{}", "holds no records of format 1"),
-        ('{"format": 2, "records": []}', "holds no records of format 1"),
+        ("{}", "has no records of format 1"),
+        ('{"format": 2, "records": []}', "has no records of format 1"),
         ('{"format": 1, "records": [{"task": "Walk"}]}', "has a damaged record"),
         ('{"format": 1, "records": ["Walk"]}', "has a damaged record"),
-        ("{", "is damaged: .*; make the report again"),
+        ("{", "is damaged: .*; create the report again"),
         (
             '{"format": 1, "records": [{"task": "Walk", "name": "x", "seed": 1, "evaluations": []}]}',
-            r"records.json has a record that cannot be compared with: the run of x on Walk with seed 1 has no",
+            r"records.json has an invalid record: the run of x on Walk with seed 1 has no",
         ),
     ],
 )
@@ -134,7 +134,5 @@ def test_a_damaged_file_is_refused(tmp_path, text, told):
 
 def test_records_that_are_not_there(tmp_path):
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(
-            UserError, match="does not exist; give the folder of an earlier report, or its records"
-        ):
+        with pytest.raises(UserError, match="does not exist; give the folder of a report, or its records"):
             read_records(path)

@@ -4,9 +4,7 @@ import math
 from collections.abc import Sequence
 
 SCORE_RULE = "the mean of the last tenth of a run's evaluations (rounded down, at least one)"
-BEST_RULE = (
-    "the highest evaluation of a run, which chance favours: shown beside the score, and never used as one"
-)
+BEST_RULE = "the highest evaluation of a run, which is biased upwards: shown next to the score, never used as the score"
 
 
 def score_of(returns: Sequence[float]) -> float | None:
