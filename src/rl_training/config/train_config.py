@@ -269,7 +269,7 @@ def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> 
         problems.append(_unknown_key(str(key), run_level, inner_names))
     settings = values.pop("algorithm", None)
     if settings is not None and not isinstance(settings, Mapping):
-        problems.append(f"algorithm is {settings!r}; use a map of settings")
+        problems.append(f"algorithm is {settings!r}; use a mapping of settings")
         settings = None
     if config_class is not None and settings is not None:
         unknown = [key for key in settings if key not in inner_names]

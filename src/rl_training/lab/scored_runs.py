@@ -85,8 +85,8 @@ def scored_run(run: RunRecord, *, name: str | None = None, task: str | None = No
     if run.status not in DONE:
         raise UserError(f"{run.path} is not finished ('{run.status}'); use rl-training resume to finish it")
     if run.algo is None or run.env_id is None or run.seed is None or run.num_damaged:
-        problem = run.problem or "metadata.json does not tell algo, env_id and seed"
-        raise UserError(f"the files of {run.path} are damaged: {problem}; train it again to score it")
+        problem = run.problem or "metadata.json has no algo, env_id and seed"
+        raise UserError(f"{run.path} is damaged: {problem}; train it again")
     steps = [int(clock_of(row)) for row in run.evaluations]
     points = [
         EvaluationPoint(step, float(row["mean_reward"]), seconds)
@@ -108,7 +108,7 @@ def _seconds(run_dir: Path, steps: Sequence[int]) -> list[float | None]:
     if not rows:
         return [None] * len(steps)
     logged, elapsed = [clock_of(row) for row in rows], [row[ELAPSED] for row in rows]
-    # until the first row a run is as fast as up to it; after the last one nothing is known
+    # constant speed before the first row; unknown after the last one
     found = np.interp(steps, [0, *logged], [0.0, *elapsed])
     return [
         float(seconds) if step <= logged[-1] else None for step, seconds in zip(steps, found, strict=True)

@@ -103,7 +103,7 @@ def edit(folder: Path, change) -> None:
 
 
 DAMAGES = {
-    "truncated": (truncate, ["model.safetensors has", "bytes instead of"]),
+    "truncated": (truncate, ["model.safetensors is damaged: it has", "bytes instead of"]),
     "flipped bit": (flip_a_bit, ["model.safetensors is damaged"]),
     "flipped bit of the optimizer": (flip_a_bit_of_the_moments, ["optimizer.safetensors is damaged"]),
     "missing file": (
@@ -400,4 +400,4 @@ def test_the_settings_of_a_network_that_differ_are_refused(cli, run_dir):
     edit(last(run_dir), lambda m: m["config"]["algorithm"].update(hidden_sizes=[16]))
     outcome = cli("eval", run_dir / "last")
     assert outcome.code == 2
-    assert "step_64 is invalid" in outcome.sentence
+    assert "step_64 does not fit" in outcome.sentence

@@ -78,7 +78,7 @@ def test_a_damaged_newest_segment_is_named_and_an_older_checkpoint_used(run_dir:
 
 def test_the_resumed_run_equals_one_that_was_never_damaged(run_dir: Path, finished: Path) -> None:
     flip(segments(run_dir)[-1])
-    with pytest.warns(UserWarning, match="going back"):
+    with pytest.warns(UserWarning, match="falling back"):
         resume(run_dir)
     for name in ("model", "optimizer", "target", "source"):
         file = Path("checkpoints") / "step_600" / f"{name}.safetensors"
@@ -123,7 +123,7 @@ def test_a_segment_deleted_while_the_run_goes_on_is_written_again(
     assert [path.read_bytes() for path in segments(run_dir)] == [p.read_bytes() for p in segments(finished)]
 
 
-@pytest.mark.filterwarnings("ignore:.*going back")
+@pytest.mark.filterwarnings("ignore:.*falling back")
 def test_a_damaged_oldest_segment_leaves_the_agent_usable(run_dir: Path) -> None:
     shutil.rmtree(
         run_dir / "checkpoints" / "step_0", ignore_errors=True

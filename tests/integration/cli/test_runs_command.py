@@ -234,7 +234,7 @@ class TestExport:
         (["runs", "rm", "nowhere", "--yes"], "nowhere does not exist"),
         (["export-results", "."], "needs --csv FILE or --json FILE"),
         (["export-results", ".", "--csv", "x", "--json", "x"], "both name x"),
-        (["export-results", ".", "--csv", "empty"], "empty is not a regular file"),
+        (["export-results", ".", "--csv", "empty"], "empty is not a plain file"),
         (["export-results", ".", "--csv", "x", "--json", "./x"], "both name x"),
         (
             ["export-results", ".", "--csv", "no/where.csv"],

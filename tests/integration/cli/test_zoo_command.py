@@ -100,7 +100,7 @@ def test_run_tells_what_was_reached_beside_what_is_known(cli, tmp_path, monkeypa
     assert (processes, retry) == (3, False)
     assert jobs[0].config == load_config("ppo/cartpole")
     assert "2 of 2 runs are finished" in outcome.out
-    assert "measured before: 500 on 5 seeds" in outcome.out
+    assert "earlier: 500 on 5 seeds" in outcome.out
     assert "worse than before" in outcome.out
     assert read_json(tmp_path / "D" / "results" / "ppo_cartpole.json")["iqm"] == 1.5
 
@@ -177,10 +177,7 @@ def test_train_tells_how_a_preset_did_beside_what_is_known(cli, tmp_path, monkey
     trained = cli("train", "--config", "zoo/classic/ppo_cartpole.yaml", *flags)
     assert trained.code == 0
     assert "ppo/cartpole: " in trained.out.splitlines()[-1]
-    assert (
-        "measured before: 4 on 2 seeds (95% interval 4 to 4): better than before"
-        in trained.out.splitlines()[-1]
-    )
+    assert "earlier: 4 on 2 seeds (95% interval 4 to 4): better than before" in trained.out.splitlines()[-1]
 
 
 def test_a_preset_that_is_named_twice_is_trained_once(cli, monkeypatch, tmp_path):

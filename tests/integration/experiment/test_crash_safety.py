@@ -540,7 +540,7 @@ def shown(text: str, run_dir: Path | None) -> tuple[str, ...]:
         text = re.sub(rf"{re.escape(str(run_dir))}\b", "RUN", text)
     text = re.sub(r"has \d+ bytes instead of \d+", "has N bytes instead of N", text)
     text = re.sub(r"(process|environment) \d+(, \d+)*", r"\1 N", text)
-    text = re.sub(r"(manifest.json is damaged: ).*(; going back)", r"\1…\2", text)
+    text = re.sub(r"(manifest.json is damaged: ).*(; falling back)", r"\1…\2", text)
     text = re.sub(r"torch was 0\.\S+ when the checkpoint was written and is \S+:",
                   "torch was 0.X when the checkpoint was written and is X:", text)  # fmt: skip
     assert "Traceback" not in text

@@ -153,7 +153,7 @@ class TestWrongTypes:
 
     def test_settings_of_the_algorithm_that_are_no_map(self):
         (problem,) = problems_of(BASE | {"algorithm": 5})
-        assert problem == "algorithm is 5; use a map of settings"
+        assert problem == "algorithm is 5; use a mapping of settings"
 
     def test_settings_of_another_class(self):
         with pytest.raises(ConfigError, match=r"algorithm is a dict, but algo 'ppo' takes a PPOConfig"):

@@ -78,7 +78,7 @@ class TestCores:
     @pytest.fixture(autouse=True)
     def machine(self, monkeypatch, tmp_path):
         monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-        monkeypatch.setattr(resources, "QUOTA", tmp_path / "cpu.max")
+        monkeypatch.setattr(resources, "CGROUP_CPU", tmp_path / "cpu.max")
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         self.quota = tmp_path / "cpu.max"
 

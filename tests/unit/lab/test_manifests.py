@@ -65,7 +65,7 @@ def test_everything_wrong_is_told_at_once(tmp_path):
         "presets[2].published.mean is 'high'; use a number",
         "references.CartPole-v1.high is missing",
         "seeds is 0; use a number from 1 to 10,000, or a range such as 21-25",
-        "overrides is [1]; use a map of settings",
+        "overrides is [1]; use a mapping of settings",
     ]
 
 
@@ -115,7 +115,7 @@ def test_settings_of_a_preset_lie_above_those_of_all(tmp_path):
 
 
 def test_settings_of_a_preset_that_are_no_map(tmp_path):
-    with pytest.raises(ConfigError, match=r"presets\[0\].overrides is 5; use a map of settings"):
+    with pytest.raises(ConfigError, match=r"presets\[0\].overrides is 5; use a mapping of settings"):
         read_manifest(written(tmp_path, "presets: [{preset: ppo/cartpole, overrides: 5}]\n"))
 
 
@@ -131,7 +131,7 @@ def test_figures_that_cannot_be(tmp_path):
     assert caught.value.problems == [
         "presets[0].published.std is -1; use 0 or more",
         "presets[0].published.num_seeds is 0; use a whole number, 1 or more",
-        "presets[0].name is 3; use words",
+        "presets[0].name is 3; use text",
     ]
 
 
@@ -165,7 +165,7 @@ def test_what_is_not_there_is_called_what_it_would_be(tmp_path, monkeypatch, giv
         ("presets: [ppo/cartpole, configs/ppo/cartpole.yaml]\n", "which is listed twice; list it once"),
         (
             "presets: [{preset: ppo/cartpole, name: a}, {preset: ppo/cartpole, name: b}]\n",
-            "is listed already",
+            "is listed twice",
         ),
         ("presets: [ppo/cartpole]\nreferences: {CartPole-v1: }\n", "references.CartPole-v1.low is missing"),
         ("presets: [ppo/cartpole]\noverrides: {3: 4}\n", "overrides.3 is not a setting; use names"),

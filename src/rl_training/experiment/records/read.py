@@ -230,7 +230,7 @@ def _status(path: Path, files: set[str], metadata: dict[str, Any], held: bool) -
     if said == "running":
         return "abandoned", "no process is training it"
     if "metadata.json" in files:
-        word = repr(said) if isinstance(said, SCALARS) else "missing"
+        word = repr(said) if isinstance(said, SCALARS) else "not a string"
         return "damaged", f"its status is {word}" if metadata else None
     if "metrics.jsonl" in files or "checkpoints" in files:
         return "damaged", "metadata.json is missing; resume continues the run"
