@@ -75,7 +75,10 @@ class Progress:
     @property
     def fraction(self) -> float:
         """The part of the budget that is used, clamped to [0, 1]: the last rollout may overshoot."""
-        return min(self.clock / self.total, 1.0) if self.total > 0 else 1.0
+        clock, total = self.timesteps, self.total_timesteps
+        if self.total_updates is not None:  # written out, because explorers ask at every step
+            clock, total = self.updates, self.total_updates
+        return min(clock / total, 1.0) if total > 0 else 1.0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
-from rl_training.core.protocols import Engine
+from rl_training.core.protocols import Engine, EnvStepper, Evaluate
 from rl_training.core.seeding import (
     callers_generators_kept,
     global_generators,
@@ -41,6 +41,8 @@ from rl_training.experiment.logs.sinks import EvaluationLog, MetricFiles
 from rl_training.runtime.callbacks import Callback, PauseTraining, TrainingContext, config_callbacks
 from rl_training.runtime.trainer import Cadence, Trainer, columns_of
 
+NO_EVALUATION = "there is no environment to evaluate in: this run has no evaluations and no best checkpoint"
+
 
 @dataclass(frozen=True)
 class TrainResult:
@@ -58,9 +60,16 @@ class Run:
     """Fills one run folder: `build_parts`, then `execute`."""
 
     def __init__(
-        self, config: TrainConfig, given: UserObjects, callbacks: Sequence[Callback], console: Console
+        self,
+        config: TrainConfig,
+        given: UserObjects,
+        callbacks: Sequence[Callback],
+        console: Console,
+        *,
+        evaluates: bool = True,
     ) -> None:
-        self.config, self.given, self.console = config, given, console
+        """`evaluates` is false where there is no environment to evaluate in."""
+        self.config, self.given, self.console, self.evaluates = config, given, console, evaluates
         self.callbacks = [*config_callbacks(config), *callbacks]
         self.learned: Learned | None = None
         self.restarts = 0
@@ -94,6 +103,8 @@ class Run:
         checkpoint, as often as `max_restarts` allows.
         """
         self.run_dir, self.metadata = run_dir, metadata
+        if not self.evaluates:
+            self.console.notice(NO_EVALUATION)
         while True:
             try:
                 with self._equipped(engine) as interrupts:
@@ -129,7 +140,7 @@ class Run:
     @contextlib.contextmanager
     def _equipped(self, engine: Engine) -> Iterator[Interrupts]:
         """Make what one attempt needs besides its parts; afterwards close it, and record a fault."""
-        config, self.spec = self.config, engine.spec
+        config, self.spec, self.total_updates = self.config, engine.spec, engine.total_updates
         self.sampler = engine.make_sampler(self.parts.actor.explorer, self.parts.source)
         checkpoints = self.run_dir / "checkpoints"
         self.snapshots = Snapshots(config, checkpoints, self.parts, self.sampler, self.spec, self.facts)
@@ -137,10 +148,13 @@ class Run:
         with contextlib.ExitStack() as open_things:
             self.open_things = open_things
             open_things.callback(engine.close)
-            self.evaluation_envs = evaluation_stepper(config, config.num_eval_episodes, self.given.factory)
-            open_things.callback(self.evaluation_envs.close)
+            evaluation_envs = None
+            if self.evaluates:
+                evaluation_envs = evaluation_stepper(config, config.num_eval_episodes, self.given.factory)
+                open_things.callback(evaluation_envs.close)
             interrupts = open_things.enter_context(Interrupts(config.max_time))
-            self.trainer = self._trainer(interrupts)
+            evaluate = None if evaluation_envs is None else self._evaluate(evaluation_envs, interrupts)
+            self.trainer = self._trainer(interrupts, evaluate)
             open_things.callback(self.console.close)
             open_things.enter_context(callers_generators_kept())
             try:
@@ -151,22 +165,26 @@ class Run:
                     raise
                 raise reported from error
 
-    def _trainer(self, interrupts: Interrupts) -> Trainer:
-        config, actor = self.config, self.parts.actor
+    def _evaluate(self, envs: EnvStepper, interrupts: Interrupts) -> Evaluate:
+        """Return a function that evaluates the policy as it is then, with the statistics of the sampler's wrappers."""
+        config, policy, sampler = self.config, self.parts.actor.policy, self.sampler
 
         def evaluate() -> Evaluation:
-            self.evaluation_envs.use_statistics(self.sampler.statistics())
+            if sampler is not None:
+                envs.use_statistics(sampler.statistics())
             before = global_generators()
             try:
                 return interrupts.interruptible(
-                    lambda: evaluate_policy(
-                        config, self.evaluation_envs, actor.policy, config.num_eval_episodes
-                    )
+                    lambda: evaluate_policy(config, envs, policy, config.num_eval_episodes)
                 )
             except PauseTraining:
-                set_global_generators(before)  # it will be made anew, by an environment that may use them
+                set_global_generators(before)  # it is repeated, in environments that may use them
                 raise
 
+        return evaluate
+
+    def _trainer(self, interrupts: Interrupts, evaluate: Evaluate | None) -> Trainer:
+        config = self.config
         log = EvaluationLog(self.run_dir / "evaluations.jsonl")
         return Trainer(
             self.sampler,
@@ -190,7 +208,7 @@ class Run:
                 self.metadata.write()
         # touches no file of a run that goes on, so a checkpoint that does not fit does no harm
         interrupts.interruptible(lambda: self._bring_back(checkpoint))
-        start = Progress(total_timesteps=self.config.total_timesteps)
+        start = Progress(total_timesteps=self.config.total_timesteps, total_updates=self.total_updates)
         if checkpoint is not None:
             done = checkpoint.progress
             start = start.advanced(timesteps=done.timesteps, updates=done.updates)
@@ -218,8 +236,10 @@ class Run:
             seed_global_generators(self.config.seed)
             if self.learned is not None:
                 self.learned.put_into(self.config, self.parts, self.spec)
-                self.sampler.use_statistics(self.learned.statistics, frozen=False)
-            self.sampler.start()
+                if self.sampler is not None:
+                    self.sampler.use_statistics(self.learned.statistics, frozen=False)
+            if self.sampler is not None:
+                self.sampler.start()
             return
         own, state = self._is_own(checkpoint), checkpoint.state
         with restoring(checkpoint.path):
@@ -239,7 +259,8 @@ class Run:
             self.spec,
             self.parts.actor.policy,
             state=lambda: (
-                checked_state(learner, "the agent was not saved") | {"sampler": sampler.state_dict()}
+                checked_state(learner, "the agent was not saved")
+                | ({} if sampler is None else {"sampler": sampler.state_dict()})
             ),
             progress=lambda: trainer.progress,
             given=self.given,

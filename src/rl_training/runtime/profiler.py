@@ -59,16 +59,18 @@ class Profiler(Callback):
             self.time_calls(sampler.explorer, "end_collect", "act", counted=False)
         elif sampler is not None:  # whose insides are elsewhere
             self.time_calls(sampler, "collect", "env")
-        self.time_calls(source, "record_action", "store")
-        self.time_calls(source, "record_outcome", "store", counted=False)
-        self.time_calls(source, "end_collect", "store", counted=False)
+        if sampler is not None:
+            self.time_calls(source, "record_action", "store")
+            self.time_calls(source, "record_outcome", "store", counted=False)
+            self.time_calls(source, "end_collect", "store", counted=False)
         self.time_calls(source, "feedback", "sample", counted=False)
         _replace(source, "batches", self._timed_batches)
         _replace(trainer.learner, "update", self._heard)
         self.time_calls(trainer.learner, "update", UPDATE)
         trainer.logger = _Log(trainer.logger)
         self.time_calls(trainer.logger, "log", "log")
-        self.time_calls(trainer, "evaluate", "evaluate")
+        if trainer.evaluate is not None:
+            self.time_calls(trainer, "evaluate", "evaluate")
         self.time_calls(trainer, "save_checkpoint", "checkpoint")
 
     def time_calls(self, owner: object, method: str, section: str, *, counted: bool = True) -> None:

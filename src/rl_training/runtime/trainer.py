@@ -54,7 +54,9 @@ class Cadence:
 
 
 class Trainer:
-    """Drives one sampler, source and learner to the end of the budget; without a sampler it only learns.
+    """Drives one sampler, source and learner to the end of the budget.
+
+    Without a sampler it only learns; without `evaluate` there are no evaluations and no best checkpoint.
 
     Jobs run at update boundaries, in the order evaluate, log (one row for both), checkpoint; each runs once more at the
     end. Where an evaluation is due together with a checkpoint, one is written before it as well, so that an evaluation
@@ -70,7 +72,7 @@ class Trainer:
         *,
         cadence: Cadence,
         logger: Logger,
-        evaluate: Evaluate,
+        evaluate: Evaluate | None,
         save_checkpoint: SaveCheckpoint,
         callbacks: Sequence[Callback] = (),
         best_by: str = "reward",
@@ -152,7 +154,7 @@ class Trainer:
         if self.pause_reason is not None:
             self._checkpoint()
             return
-        evaluate_due = self._evaluate_due.pending(now) or last
+        evaluate_due = self.evaluate is not None and (self._evaluate_due.pending(now) or last)
         improved = False
         if evaluate_due:
             if checkpoint_due:
@@ -164,11 +166,12 @@ class Trainer:
                 if not checkpoint_due:
                     self._checkpoint()
                 return
-            if self._ending:  # the evaluation itself may have stopped the run
-                self._ended_at = now
-        if self._log_due.due(now) or evaluate_due:
+        ended = self._ending and (evaluate_due or last)  # the evaluation itself may have stopped the run
+        if ended:
+            self._ended_at = now
+        if self._log_due.due(now) or evaluate_due or last:
             self.logger.log(times | self._row(), now)
-        paused, ended = self.pause_reason is not None, evaluate_due and self._ending
+        paused = self.pause_reason is not None
         if improved or paused or ended or (checkpoint_due and not evaluate_due):
             self._checkpoint(improved)
 
@@ -206,7 +209,8 @@ class Trainer:
         return row | self.own_metrics.drain()
 
     def _evaluate(self) -> bool:
-        """Evaluate, and tell whether it is a new best."""
+        """Evaluate, and return whether it is a new best."""
+        assert self.evaluate is not None
         summary = self.evaluate().summary()
         self.last_evaluation, self._evaluated_at = summary, self.progress.clock
         self._evaluate_due.due(self.progress.clock)

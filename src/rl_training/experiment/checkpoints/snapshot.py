@@ -33,7 +33,7 @@ class Snapshots:
         config: TrainConfig,
         checkpoints: Path,
         parts: Parts,
-        sampler: Sampler,
+        sampler: Sampler | None,
         spec: EnvSpec,
         agent_facts: Mapping[str, Any],
     ) -> None:
@@ -66,9 +66,10 @@ class Snapshots:
         state: dict[str, State] = checked_state(self.learner, f"checkpoint {name} was not written") | {
             "source": self.source.state_dict(),
             "trainer": trainer,
-            "sampler": self.sampler.state_dict(),
             "generators": global_generators(),
         }
+        if self.sampler is not None:
+            state["sampler"] = self.sampler.state_dict()
         facts = {
             **self.agent_facts,
             "evaluation": evaluation,
@@ -101,19 +102,24 @@ class Snapshots:
         check_spaces(f"checkpoint {checkpoint.path}", self.config, self.spec, checkpoint.spec)
         with fitting_weights(checkpoint.path):
             self.learner.load_state_dict(state)
-        if by_hand and "sampler" not in state:
-            self.sampler.start()
+        if not by_hand and (own or _brings_replay(checkpoint, self.source.storages)):
+            self.source.load_state_dict(state["source"])
+        if self.sampler is not None:
+            self._restore_sampler(self.sampler, checkpoint, own=own, by_hand=by_hand)
+
+    def _restore_sampler(self, sampler: Sampler, checkpoint: Checkpoint, *, own: bool, by_hand: bool) -> None:
+        """Continue in the environments of a checkpoint, or begin new episodes if it was saved without them."""
+        if by_hand and "sampler" not in checkpoint.state:
+            sampler.start()
             return
         if not by_hand:
-            if own or _brings_replay(checkpoint, self.source.storages):
-                self.source.load_state_dict(state["source"])
-            self.sampler.change_seed(checkpoint.progress.timesteps)
-        saved = state["sampler"]
+            sampler.change_seed(checkpoint.progress.timesteps)
+        saved = checkpoint.state["sampler"]
         if not own:  # a new run counts the episodes in its own steps
             saved = {name: part for name, part in saved.items() if name != "episodes"}
-        lost = self.sampler.load_state_dict(saved)
-        self.source.forget(self.sampler.rows.of(lost))
-        if lost and own and self.sampler.resumable:
+        lost = sampler.load_state_dict(saved)
+        self.source.forget(sampler.rows.of(lost))
+        if lost and own and sampler.resumable:
             warnings.warn(
                 f"environments {lost} are not deterministic: replaying their actions led to another state. They begin "
                 "a new episode, so this run differs from an uninterrupted one",
