@@ -65,7 +65,7 @@ def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef
     value_loss = masked_mean((fields["new_values"] - fields["returns"]).square(), valid)
     entropy_loss = -masked_mean(fields["entropy"], valid)
     loss = policy_loss + vf_coef * value_loss
-    if ent_coef:  # otherwise the backward pass need not visit the entropy at all
+    if ent_coef:  # otherwise the backward pass can skip the entropy
         loss = loss + ent_coef * entropy_loss
     return {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy_loss": entropy_loss}
 

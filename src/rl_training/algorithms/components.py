@@ -1,4 +1,4 @@
-"""What an algorithm is made of, and what its builders may see of a run."""
+"""The components of an algorithm, and the part of a run's settings that its builders see."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -64,20 +64,20 @@ class BuildContext:
 
 
 def _refuse_image_settings(settings: AlgorithmConfig) -> None:
-    """Refuse what is said of images where there are none."""
+    """Raise an error for image settings if no observation is an image."""
     for name, usual in (("image_scale", None), ("image_channels", "auto")):
         if getattr(settings, name) != usual:
             raise UserError(f"{name} is given, but no observation is an image; leave it out")
 
 
 def image_reading(settings: AlgorithmConfig, *, channels_first: bool) -> ImageReading:
-    """Return how images are read; `channels_first` knows better than the settings, which speak of the environment."""
+    """Return how images are read; `channels_first` overrides the settings, which describe the raw environment."""
     return ImageReading(settings.image_scale, "first" if channels_first else settings.image_channels)
 
 
 @dataclass(frozen=True)
 class Actor(Generic[PolicyT_co]):
-    """All that sampling, predicting and evaluating need."""
+    """Everything that sampling, predicting and evaluating need."""
 
     policy: PolicyT_co
     explorer: Explorer
@@ -110,7 +110,7 @@ class Parts:
 
 
 def sde_problems(*, use_sde: bool, sde_sample_freq: int) -> list[str]:
-    """Return what is wrong with the settings of state-dependent exploration."""
+    """Return the problems of the settings for state-dependent exploration."""
     if not use_sde and sde_sample_freq != -1:
         return [
             f"sde_sample_freq is {sde_sample_freq}, but use_sde is false; leave it out, or set use_sde to true"
@@ -123,7 +123,7 @@ def sde_problems(*, use_sde: bool, sde_sample_freq: int) -> list[str]:
 
 
 def encoder_problems(settings: AlgorithmConfig) -> list[str]:
-    """Return what is wrong with the encoder's name or width; whether it can be built shows when it is."""
+    """Return the problems of the encoder settings that show before the encoder is built."""
     found = settings.outside("features_dim", 1, 2**14)
     if settings.image_scale is not None:
         found += settings.not_positive("image_scale")

@@ -1,4 +1,4 @@
-"""What SAC and TD3 share: an ensemble of critics over observations and actions, and the targets that follow them."""
+"""The base of SAC and TD3: an ensemble of critics for observations and actions, and target networks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,10 +50,10 @@ class ContinuousConfig(ReplayConfig):
 
 
 class ContinuousLearner(OffPolicyLearner):
-    """The frame around actor and critics: who has which parameters, and what follows whom.
+    """Actor, critics, their optimizers and the target critics.
 
-    The actor's optimizer has the policy's parameters, the critics' theirs; an encoder that both read belongs to the
-    critics, and the policy's loss does not reach it.
+    The actor's optimizer has the policy's parameters, the critics' optimizer theirs. A shared encoder belongs to the
+    critics; the actor's loss does not train it.
     """
 
     actor_run: ExplicitMLP | AutogradNetwork
@@ -75,10 +75,10 @@ class ContinuousLearner(OffPolicyLearner):
         encoded = actor.policy.encoding.encoder is not None
         shared = encoded and actor.policy.encoding.shared
         self.actor_layers = layers_after_encoder(actor.policy.network) if shared else actor.policy.network
-        beside = actor.policy.head_parameters
-        self.actor_optimizer = FlatAdam([*self.actor_layers.parameters(), *beside], eps=1e-8)
-        places = [self.actor_optimizer.gradient_of(parameter) for parameter in beside]
-        self._beside: list[Tensor] = [place for place in places if place is not None]
+        own = actor.policy.head_parameters
+        self.actor_optimizer = FlatAdam([*self.actor_layers.parameters(), *own], eps=1e-8)
+        places = [self.actor_optimizer.gradient_of(parameter) for parameter in own]
+        self._head_gradients: list[Tensor] = [place for place in places if place is not None]
         self.critic_optimizer = FlatAdam(self.critics.parameters(), eps=1e-8)
         self.target_critics = TargetNetwork(self.critics, self.critic_optimizer.flat)
         self._build_runs(actor.policy.network)
@@ -109,10 +109,10 @@ class ContinuousLearner(OffPolicyLearner):
             self.critics_run = AutogradCritics(self.critics, self.critics.parameters(), by_critics)
             self.target_run = self.target_critics.network
 
-    def backward_actor(self, by_outputs: Numbers, *by_beside: Numbers) -> None:
-        """Write the gradients of the actor: for that of its network's outputs, and of what is learned beside it."""
+    def backward_actor(self, by_outputs: Numbers, *by_head: Numbers) -> None:
+        """Write the gradients of the actor, given those of its network's outputs and of the head's parameters."""
         self.actor_run.backward(by_outputs)
-        for place, gradient in zip(self._beside, by_beside, strict=True):
+        for place, gradient in zip(self._head_gradients, by_head, strict=True):
             place.copy_(torch.as_tensor(gradient))
 
     def draw_noise(self, *shape: int) -> Numbers:

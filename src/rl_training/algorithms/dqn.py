@@ -165,7 +165,7 @@ class DQNLearner(OffPolicyLearner):
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[StepMetrics, Numbers | None]:
         """Loss, backward, clipping, optimizer; then the target, if updates say when."""
-        # noise of its own for each of the three passes through a noisy network
+        # independent noise for each of the three passes through a noisy network
         noises = [self.policy.draw_noise(self.noise_rng, self.device) for _ in range(3)]
         loss, gradient, errors = self.objective.forward(rows, noises)
         self.objective.backward(gradient)

@@ -129,20 +129,20 @@ class OffPolicyLearner(BaseLearner):
         return UpdateResult(metrics, torch.cat(found) if found else None, updates=len(history))
 
     def _begin(self, rows: Transitions, progress: Progress) -> Transitions:
-        """Do what comes before the first of the batches whose rows these are."""
+        """Return the rows of all batches, prepared; called once before the first batch."""
         return rows
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[StepMetrics, Numbers | None]:
-        """Train on one batch [B]; return metrics, and errors [B] if priorities may follow from them.
+        """Train on one batch [B]; return metrics, and errors [B] if the replay may prioritise by them.
 
         `rows` hold the networks' inputs; `updates` is the number of those before it in the run.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say what an update is")
+        raise NotImplementedError(f"{type(self).__name__} does not define _train_batch")
 
     def prepared(self, batch: Transitions) -> Transitions:
-        """Return the rows where the networks read them, with the networks' inputs in place of observations."""
+        """Return the rows on the device and in the backend of the networks, with inputs in place of observations."""
         rows = batch if self.device.type == "cpu" else batch.to(self.device)
         with torch.no_grad():
             rows = replace(rows, obs=self._inputs_of(rows.obs), next_obs=self._inputs_of(rows.next_obs))

@@ -142,7 +142,7 @@ class OnPolicyLearner(BaseLearner):
         rows = config.num_steps * actor.policy.spec.num_envs
         refuse_single_rows(actor.policy, config.smallest_batch(rows), config.larger_batches(rows))
         self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
-        # layers that know their own backward have no modes
+        # the layers that models.fast knows have no training mode
         plain = actor.policy.encoding.encoder is None or self.update_path == "explicit"
         self.networks_with_modes = () if plain else (actor.policy.network,)
         self.owners = {"model": actor.policy, "optimizer": optimizer}
@@ -158,9 +158,9 @@ class OnPolicyLearner(BaseLearner):
         return self.objective.backend.rows(replace(rows, obs=self.policy.prepare(rows.obs)))
 
     def finished(self, batch: RolloutBatch, metrics: Metrics) -> UpdateResult:
-        """Show the policy's statistics the rollout and complete the metrics.
+        """Update the policy's statistics with the rollout and complete the metrics.
 
-        Only now: acting and learning on one rollout saw the same statistics.
+        This comes last, so that acting and learning on one rollout use the same statistics.
         """
         self.policy.observe(batch.obs, batch.valid)
         metrics["explained_variance"] = explained_variance(batch)

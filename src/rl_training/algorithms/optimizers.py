@@ -1,4 +1,4 @@
-"""Optimizers on one flat vector: clipping, moments and step are a few operations, whatever the number of layers."""
+"""Optimizers on one flat vector: clipping, moments and step take a few operations for any number of layers."""
 
 import math
 from abc import ABC, abstractmethod
@@ -12,16 +12,16 @@ from rl_training.core.timing import lap
 from rl_training.core.types import Array, State
 
 SMALL = 2.0**-520
-"""Its square is no normal number."""
+"""Its square is a denormal number."""
 
 
 class FlatOptimizer(ABC):
-    """Gradient descent with global gradient clipping; how a gradient becomes a step is the subclass's.
+    """Gradient descent with global gradient clipping; a subclass defines the step.
 
     The parameters become views of one vector, so that one operation reaches all of them; modules, state dicts
     and NumPy views see the same memory as before. On twelve small tensors this saves a tenth of a whole update.
-    Whoever differentiates a loss writes what it finds into the places that `gradient_of` gives, then calls `descend`;
-    frozen parameters have no such place and are left alone.
+    Learners write gradients into the views that `gradient_of` returns, then call `descend`. Frozen parameters have no
+    such view and do not change.
     """
 
     is_learned = True
@@ -39,7 +39,7 @@ class FlatOptimizer(ABC):
         }
 
     def gradient_of(self, parameter: nn.Parameter) -> Tensor | None:
-        """Return the place of a parameter's gradient, in its shape; None if it is not one of these."""
+        """Return a view of a parameter's gradient, in its shape; None if the parameter is not trained here."""
         return self._places.get(id(parameter))
 
     def descend(self, learning_rate: Tensor) -> Tensor | float:
@@ -58,7 +58,7 @@ class FlatOptimizer(ABC):
         return norm
 
     def _clipped_norm_of(self, array: Array) -> float:
-        """The same on the CPU, where a number may be looked at and most gradients need no clipping."""
+        """Do the same on the CPU, where reading a number is cheap and most gradients need no clipping."""
         norm = math.sqrt(np.dot(array, array))
         if self.max_grad_norm is not None and norm + 1e-6 > self.max_grad_norm:
             array *= self.max_grad_norm / (norm + 1e-6)
@@ -69,12 +69,12 @@ class FlatOptimizer(ABC):
 
     @abstractmethod
     def state_dict(self) -> State:
-        """Return what the optimizer remembers of past gradients."""
+        """Return the statistics of past gradients."""
 
     def load_state_dict(self, state: State) -> None:
         """Restore it in place."""
         for name, tensor in self.state_dict().items():
-            if state[name].shape != tensor.shape:  # copy_ would stretch a smaller one
+            if state[name].shape != tensor.shape:  # copy_ would broadcast a smaller one
                 raise ValueError(
                     f"'{name}' has shape {tuple(state[name].shape)} instead of {tuple(tensor.shape)}"
                 )
@@ -99,7 +99,7 @@ class FlatAdam(FlatOptimizer):
         self.step = torch.zeros((), dtype=torch.float32, device=self.flat.device)
 
     def _apply(self, grad: Tensor, learning_rate: Tensor) -> None:
-        # what torch.optim.adam(fused=True) comes to, without the 10 µs it takes to find that out
+        # the kernel of torch.optim.Adam(fused=True), without its overhead of 10 µs
         self.step.add_(1)
         torch._fused_adam_(
             [self.flat],
@@ -123,7 +123,7 @@ class FlatAdam(FlatOptimizer):
 
 
 class FlatRMSprop(FlatOptimizer):
-    """RMSprop as torch has it: the square root is taken before `eps` is added."""
+    """RMSprop as in torch: the square root is taken before `eps` is added."""
 
     def __init__(
         self,
@@ -141,17 +141,17 @@ class FlatRMSprop(FlatOptimizer):
     def _apply(self, grad: Tensor, learning_rate: Tensor) -> None:
         self.square_avg.mul_(self.decay).addcmul_(grad, grad, value=1 - self.decay)
         torch.sqrt(self.square_avg, out=self._denominator).add_(self.eps)
-        self.flat.addcdiv_(grad, self._denominator, value=-learning_rate.item())  # a number of the CPU
+        self.flat.addcdiv_(grad, self._denominator, value=-learning_rate.item())  # a tensor on the CPU
 
     def state_dict(self) -> State:
         """Return the mean squared gradient."""
         return {"square_avg": self.square_avg}
 
 
-class without_denormals:  # noqa: N801  # reads as what it does; a generator would take ten times as long
-    """Let numbers too small for full precision count as 0 meanwhile; a process that has asked for this itself keeps it.
+class without_denormals:  # noqa: N801  # used like a function; a generator would take ten times as long
+    """Flush denormal numbers to 0 inside the block; a process that has asked for this itself keeps it.
 
-    Moments of dead units become such numbers, and arithmetic with them takes twice as long.
+    Moments of dead units become denormal, and arithmetic with them takes twice as long.
     """
 
     def __enter__(self) -> None:

@@ -115,7 +115,7 @@ def ppo_loss(
     value_loss = mean(error)
     entropy_loss = -mean(fields["entropy"])
     loss = policy_loss + vf_coef * value_loss
-    if ent_coef:  # otherwise the backward pass need not visit the entropy at all
+    if ent_coef:  # otherwise the backward pass can skip the entropy
         loss = loss + ent_coef * entropy_loss
     with torch.no_grad():
         change = ratio - 1
@@ -216,7 +216,7 @@ class PPOLearner(OnPolicyLearner):
             vf_coef=config.vf_coef,
             clip_vloss=config.clip_vloss,
         )
-        # a step that is to be withheld must be so before it happens: with target_kl, the device is waited for here
+        # target_kl withholds a step before it happens, so the device must be waited for here
         if config.target_kl is not None and bool(metrics["approx_kl"] > config.target_kl):
             return metrics
         self.objective.backward(gradients)

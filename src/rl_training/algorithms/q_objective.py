@@ -18,11 +18,11 @@ from rl_training.models.q_network import Noise
 from rl_training.policies.q_policy import QPolicy
 
 NEXT_OUTPUTS = "/next_outputs"
-"""The column of what the target network says of successors, where it is asked for several batches at once."""
+"""The column of the target network's outputs for next observations, if it runs once for several batches."""
 TARGETS = "/targets"
-"""The column of what values should be, where that does not change from batch to batch."""
+"""The column of target values, if these do not change from batch to batch."""
 Noises = list[list[Noise] | None]
-"""For each of three passes through a noisy network: of observations, of successors, of successors to choose by."""
+"""Noise for three passes: of observations, of next observations, and of next observations to choose actions by."""
 
 
 class QObjective:
@@ -58,23 +58,23 @@ class QObjective:
         rows = replace(
             rows, extra=rows.extra | {NEXT_OUTPUTS: in_parts(self._target, rows.next_obs, self.backend)}
         )
-        if self._by_hand and not self.double:  # or the network chooses, which changes
+        if self._by_hand and not self.double:  # otherwise the online network chooses, and it changes
             rows = replace(rows, extra={TARGETS: self._targets(rows)})
         return rows
 
     def forward(self, rows: Transitions, noises: Noises) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the loss of a batch, its gradient by what the network said, and the errors [B]."""
-        next_said = self._targets(rows) if self._by_hand else self._next_outputs(rows, noises)
+        """Return the loss of a batch, its gradient with respect to the network's outputs, and the errors [B]."""
+        next_outputs = self._targets(rows) if self._by_hand else self._next_outputs(rows, noises)
         outputs = self.network.forward(rows.obs, noises[0])
         differentiate = self._gradient_by_hand if self._by_hand else self._gradient_by_autograd
-        return differentiate(outputs, next_said, rows)
+        return differentiate(outputs, next_outputs, rows)
 
     def backward(self, gradient: Numbers) -> None:
         """Write the gradients of all parameters."""
         self.network.backward(gradient)
 
     def _targets(self, rows: Transitions) -> Numbers:
-        """Return what the values of the actions should be [B], where each action has one number."""
+        """Return target values [B], for one value per action."""
         if TARGETS in rows.extra:
             return rows.extra[TARGETS]
         outputs = rows.extra.get(NEXT_OUTPUTS)
@@ -87,7 +87,7 @@ class QObjective:
 
     @torch.no_grad()
     def _next_outputs(self, rows: Transitions, noises: Noises) -> Tensor:
-        """Return what the target network says of the next actions [B, K], whatever that is."""
+        """Return the target network's outputs for the next actions [B, K]."""
         outputs = rows.extra.get(NEXT_OUTPUTS)
         if outputs is None:
             outputs = self._target(rows.next_obs, noises[1])
@@ -98,7 +98,7 @@ class QObjective:
     def _gradient_by_hand(
         self, outputs: Numbers, targets: Numbers, rows: Transitions
     ) -> tuple[Numbers, Numbers, Numbers]:
-        """Return loss, gradient by the outputs [B, A] and errors [B] where each action has one number."""
+        """Return loss, gradient of the outputs [B, A] and errors [B], for one value per action."""
         place = self.backend.arange(len(outputs)), rows.actions
         loss, by_values, errors = td_gradient(
             outputs[place], targets, huber=self.huber, weights=rows.weights, backend=self.backend
@@ -108,27 +108,27 @@ class QObjective:
         return loss, gradient, errors
 
     def _gradient_by_autograd(
-        self, outputs: Numbers, next_said: Tensor, rows: Transitions
+        self, outputs: Numbers, next_outputs: Tensor, rows: Transitions
     ) -> tuple[Numbers, Numbers, Numbers]:
-        """The same for whatever the networks say of each action."""
-        said = self._tensor(outputs).requires_grad_()
+        """Do the same for any kind of outputs per action."""
+        values = self._tensor(outputs).requires_grad_()
         actions, rewards, discounts = (
             torch.as_tensor(part) for part in (rows.actions, rows.rewards, rows.discounts)
         )
-        losses, errors = self._losses(chosen(said, actions), next_said, rewards, discounts)
+        losses, errors = self._losses(chosen(values, actions), next_outputs, rewards, discounts)
         loss = losses.mean() if rows.weights is None else (torch.as_tensor(rows.weights) * losses).mean()
-        (gradient,) = torch.autograd.grad(loss, said)
+        (gradient,) = torch.autograd.grad(loss, values)
         return loss.detach(), self.backend.view(gradient.reshape(outputs.shape)), errors
 
     def _losses(
-        self, said: Tensor, next_said: Tensor, rewards: Tensor, discounts: Tensor
+        self, outputs: Tensor, next_outputs: Tensor, rewards: Tensor, discounts: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return losses [B] and errors [B] for what the networks say of the actions [B, K]."""
+        """Return losses [B] and errors [B] for the outputs of the chosen actions [B, K]."""
         if self.policy.distribution == "c51":
-            return categorical_losses(said, next_said, rewards, discounts, self.policy.support)
+            return categorical_losses(outputs, next_outputs, rewards, discounts, self.policy.support)
         if self.policy.distribution == "quantile":
-            return quantile_losses(said, next_said, rewards, discounts)
-        return td_losses(said[:, 0], next_said[:, 0], rewards, discounts, huber=self.huber)
+            return quantile_losses(outputs, next_outputs, rewards, discounts)
+        return td_losses(outputs[:, 0], next_outputs[:, 0], rewards, discounts, huber=self.huber)
 
     def _tensor(self, outputs: Numbers) -> Tensor:
         """Return outputs as a tensor [B, A, K]."""
@@ -136,7 +136,7 @@ class QObjective:
 
 
 def chosen(outputs: Tensor, actions: Tensor) -> Tensor:
-    """Return what a network says of one action per row: [B, A, K] and [B] to [B, K]."""
+    """Return the outputs for one action per row: [B, A, K] and [B] to [B, K]."""
     index = actions.view(-1, 1, 1).expand(-1, 1, outputs.shape[2])
     return outputs.gather(1, index).squeeze(1)
 

@@ -1,4 +1,4 @@
-"""Target networks: slow copies that values are bootstrapped from."""
+"""Target networks: slowly moving copies for bootstrapping."""
 
 import copy
 
@@ -36,12 +36,12 @@ class TargetNetwork:
 
     @torch.no_grad()
     def follow(self, tau: float = 1.0) -> None:
-        """Move by the part `tau` towards the online network; 1 makes them equal."""
+        """Move towards the online network by the fraction `tau`; 1 copies it."""
         if tau == 1.0:
             self._flat.copy_(self._online_flat)
         else:
             self._flat.lerp_(self._online_flat, tau)
-        if self._has_buffers:  # asked for anew: a module may have put other tensors in their places
+        if self._has_buffers:  # look them up again: a module may have replaced its buffers
             for mine, online in zip(self.network.buffers(), self._online.buffers(), strict=True):
                 mine.copy_(online)
 

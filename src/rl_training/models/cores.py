@@ -1,4 +1,4 @@
-"""Cores: what lies between an encoder and the heads and remembers, over sequences that may hold several episodes."""
+"""Recurrent cores, between encoder and heads, over sequences that may contain several episodes."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 CoreName: TypeAlias = Literal["lstm", "gru"]
 CELLS: dict[CoreName, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 Memory: TypeAlias = tuple[Tensor, ...]
-"""What is remembered of each row: [B, num_layers * size] each; zeros are the beginning of every memory."""
+"""The hidden state: parts [B, num_layers * size]; every episode begins with zeros."""
 
 
 class RecurrentCore(nn.Module):
-    """An LSTM (two parts of memory) or a GRU (one) of one or several layers."""
+    """An LSTM (two parts of state) or a GRU (one part), with one or more layers."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class RecurrentCore(nn.Module):
                 f"input_size, size and num_layers must be positive, got {input_size}, {size} and {num_layers}"
             )
         self.kind, self.size, self.num_layers = kind, size, num_layers
-        # without its own initialisation, which would draw from the global generator, which is the caller's
+        # skip its own initialisation, which would draw from the caller's global generator
         cells = CELLS[kind](input_size, size, num_layers, device="meta")
         self.cells: nn.RNNBase = cells.to_empty(device="cpu")
         for name, parameter in self.cells.named_parameters():
@@ -42,14 +42,14 @@ class RecurrentCore(nn.Module):
 
     @property
     def memory_sizes(self) -> tuple[int, ...]:
-        """How many numbers each part of the memory of one row has."""
+        """The size of each part of the state, per row."""
         return (self.size * self.num_layers,) * (2 if self.kind == "lstm" else 1)
 
     def forward(self, features: Tensor, memory: Memory, starts: Tensor) -> tuple[Tensor, Memory]:
-        """Return outputs [L * B, size] and the memory after the last step, for features [L * B, D] in time order.
+        """Return outputs [L * B, size] and the state after the last step, for features [L * B, D] in time order.
 
-        Where `starts` [L * B] is true an episode begins, and what was remembered before is forgotten. Whole stretches
-        without a beginning in any row run in one call.
+        Where `starts` [L * B] is true an episode begins, and the state is reset before the step. Consecutive steps
+        without an episode start in any row run in one call.
         """
         rows = len(memory[0])
         steps, begins = features.view(-1, rows, features.shape[-1]), starts.view(-1, rows)
@@ -74,7 +74,7 @@ class RecurrentCore(nn.Module):
 
 
 class IdentityCore(nn.Module):
-    """Remembers nothing and passes features on: what a recurrent learner is without recurrence."""
+    """Passes features on and has no state: a recurrent network without recurrence."""
 
     def __init__(self, input_size: int) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class IdentityCore(nn.Module):
 
 
 def _stretches(begins: Tensor) -> Iterator[tuple[int, int, bool]]:
-    """Yield (first step, last + 1, whether an episode begins at the first) of [L, B]; a device is waited for here."""
+    """Yield (first step, last step + 1, whether an episode begins at the first) of [L, B]; waits for the device."""
     resets = begins.any(dim=1).tolist()
     bounds = [0, *(t for t in range(1, len(resets)) if resets[t]), len(resets)]
     for first, last in pairwise(bounds):

@@ -1,4 +1,4 @@
-"""Several critics as one network: their layers are batched matrices, so N members cost one call per layer."""
+"""Several critics as one network, with batched matrices: all members together cost one call per layer."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -34,14 +34,14 @@ class EnsembleMLP(nn.Module):
             bound = fan_in**-0.5
             weight = torch.empty(num_members, fan_in, fan_out)
             bias = torch.empty(num_members, 1, fan_out)
-            for member in range(num_members):  # member by member, as if each were a network of its own
+            for member in range(num_members):  # member by member, as separate networks would draw
                 nn.init.uniform_(weight[member], -bound, bound, generator=generator)
                 nn.init.uniform_(bias[member], -bound, bound, generator=generator)
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(bias))
 
     def forward(self, features: Tensor, actions: Tensor, members: int | None = None) -> Tensor:
-        """Return values [M, B]; with `members` those of the first so many only."""
+        """Return values [M, B]; with `members` only those of the first members."""
         layers = list(zip(self.weights, self.biases, strict=True))
         if members is not None:
             layers = [(weight[:members], bias[:members]) for weight, bias in layers]
@@ -50,6 +50,6 @@ class EnsembleMLP(nn.Module):
         x = pairs.expand(len(last_weight), *pairs.shape)
         for weight, bias in hidden:
             x = self.activation(torch.baddbmm(bias, x, weight))
-        # a single output: a product of matrices one column wide takes six times as long as this
+        # one output: a matrix product with a single column takes six times as long
         outputs: Tensor = (x * last_weight.transpose(1, 2)).sum(-1) + last_bias[:, :, 0]
         return outputs

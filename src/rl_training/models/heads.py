@@ -1,9 +1,8 @@
 """Action distributions as small modules: sampling in NumPy while acting, log-probabilities in torch while learning.
 
-`torch.distributions` would cost more than the small network itself; tests use it as the yardstick.
+`torch.distributions` would cost more than a small network itself; tests compare with it.
 Letters: `P` parameters per row, as the network's last layer gives them; `A` action components; `M` entries of a mask.
-A mask changes the parameters before anything else is done with them, so that what is not allowed has probability 0 and
-every formula holds for the rest as it stands.
+A mask changes the parameters first, so that forbidden actions have probability 0 and all formulas stay the same.
 """
 
 import math
@@ -35,7 +34,7 @@ class ActionHead(Protocol):
 
 
 def make_head(space: Space[Any], log_std_init: float) -> "nn.Module":
-    """Return the head that suits an action space; see `ActionHead`."""
+    """Return the head for an action space; see `ActionHead`."""
     (*size,), _ = action_layout(space)
     if isinstance(space, spaces.Discrete):
         return CategoricalHead(int(space.n))
@@ -47,7 +46,7 @@ def make_head(space: Space[Any], log_std_init: float) -> "nn.Module":
 
 
 class LogitsHead(nn.Module):
-    """What choices among several share: parameters are logits, one for each entry of a mask."""
+    """Base of the categorical heads: parameters are logits, one for each entry of a mask."""
 
     def masked(self, params: Numbers, mask: Numbers | None, xp: Any = np) -> Numbers:
         """Return parameters [N, P] with probability 0 for what a mask [N, P] forbids; unchanged without a mask."""

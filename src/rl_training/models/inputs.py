@@ -1,4 +1,4 @@
-"""The parameter-free first layer: from observations of any supported space to numbers, in torch and in NumPy alike."""
+"""From observations of any supported space to vectors of numbers, in torch and in NumPy; nothing is learned."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from rl_training.models.images import ImageLeaf
 
 
 class ObservationInputs:
-    """Makes numbers of every leaf: Box as it is, Discrete and MultiDiscrete one-hot, MultiBinary 0/1; but of no image.
+    """Concatenates all leaves but images: Box unchanged, Discrete and MultiDiscrete one-hot, MultiBinary as 0 and 1.
 
     `vector` is all numbers side by side [B, D]; `arranged` gives such a vector the shape of the observation again and
     puts the images back, in their own type and channel-first, which is what an encoder reads: a tensor [B, ...] for a
@@ -64,7 +64,7 @@ class _Leaf:
         self.key = key
         self.dtype = float_dtype()
         self.continuous = isinstance(space, spaces.Box)
-        # categories per component; empty for what is already a number
+        # categories per component; empty for numbers
         self.counts: list[int] = []
         if isinstance(space, spaces.Discrete):
             self.counts, self.start = [int(space.n)], np.array([space.start])
@@ -81,7 +81,7 @@ class _Leaf:
         if not self.counts:
             return flat.to(torch.get_default_dtype())
         index = flat.long() + torch.as_tensor(self.offsets, device=flat.device)
-        # F.one_hot would make whole numbers first, of twice the size
+        # F.one_hot would allocate integers of twice the size first
         return torch.zeros(len(flat), self.size, device=flat.device).scatter_(1, index, 1.0)
 
     def vector_numpy(self, obs: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Multilayer perceptrons: the actor-critic pair that PPO and A2C share."""
+"""Multilayer perceptrons, and the actor-critic network of PPO and A2C."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,14 +13,14 @@ from rl_training.models.initialization import make_linear
 ActivationName: TypeAlias = Literal["tanh", "relu", "elu", "silu"]
 ACTIVATIONS: dict[ActivationName, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
-    # it follows a linear layer, which does not need its own output again
+    # safe in place: the linear layer before it does not need its output for the backward pass
     "relu": partial(nn.ReLU, inplace=True),
     "elu": nn.ELU,
     "silu": nn.SiLU,
 }
 HIDDEN_GAIN = 2**0.5
 MakeLinear: TypeAlias = Callable[..., nn.Linear]
-"""What makes a layer, called as `make_linear` is."""
+"""A function with the signature of `make_linear`."""
 
 
 def mlp(
@@ -47,7 +47,7 @@ def mlp_with_head(
 ) -> nn.Sequential:
     """Return linear layers of the given sizes with the activation between them, in torch's uniform initialisation.
 
-    What value-based and off-policy methods use: nothing in them asks for orthogonal weights.
+    Value-based and off-policy methods use these; they have no need of orthogonal weights.
     """
     *hidden, last = sizes
     body = mlp(hidden, activation, orthogonal=False, generator=generator)
@@ -94,7 +94,7 @@ class MLPActorCritic(nn.Module):
         self.critic_head = last(critic[-1], 1, 1.0)
 
     def forward(self, features: Tensor, critic_features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return action parameters [B, action_size] and values [B]; the critic may read features of its own."""
+        """Return action parameters [B, action_size] and values [B]; the critic may read other features."""
         actor = self.actor_body(features)
         if self.critic_body is None:
             critic = actor

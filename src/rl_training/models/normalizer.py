@@ -1,4 +1,4 @@
-"""Running statistics of observations and returns: part of the model, saved and frozen with it."""
+"""Running statistics of observations and returns. They are part of the model and saved with it."""
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +68,7 @@ class ObservationNormalizer(nn.Module):
         return ((features - self.shift) * self.scale).clamp(-self.clip, self.clip)
 
     def forward_numpy(self, features: Array) -> Array:
-        """The same in NumPy, on views of the same statistics."""
+        """Do the same in NumPy, on views of the same statistics."""
         normalized: Array = features - self.shift.numpy()
         normalized *= self.scale.numpy()
         return normalized.clip(-self.clip, self.clip, out=normalized)

@@ -1,4 +1,4 @@
-"""Networks of action values: plain or dueling, with one number, atoms or quantiles per action, optionally noisy."""
+"""Networks of action values: plain or dueling, with a value, atoms or quantiles per action, optionally noisy."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -117,7 +117,7 @@ class QNetwork(nn.Module):
         )
 
     def forward(self, features: Tensor, noise: Sequence[Noise] | None = None) -> Tensor:
-        """Return what the network says of every action [B, A, K]; `noise` as `draw_noise` gives it."""
+        """Return the outputs of every action [B, A, K]; `noise` comes from `draw_noise`."""
         x = self.body(features)
         depth = len(self.advantage.layers)
         outputs = self.advantage(x, None if noise is None else noise[:depth])
@@ -141,6 +141,6 @@ class QNetwork(nn.Module):
 
 
 def _scaled(rng: np.random.Generator, rows: int, size: int) -> Tensor:
-    """Return sign(x) * sqrt(|x|) of standard normal x [rows, size], as the paper has it."""
+    """Return sign(x) * sqrt(|x|) of standard normal x [rows, size], as in the paper."""
     x = torch.from_numpy(rng.standard_normal((rows, size))).to(torch.get_default_dtype())
     return x.sign() * x.abs().sqrt()

@@ -1,4 +1,4 @@
-"""The actor-critic pair of networks with a memory."""
+"""The recurrent actor-critic network."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,10 +15,10 @@ from rl_training.models.mlp import ActivationName, MakeLinear, MLPActorCritic
 
 
 class LSTMActorCritic(nn.Module):
-    """Features through a core that remembers, an LSTM or GRU, to action parameters and values.
+    """Features through an LSTM or GRU to action parameters and values.
 
-    Actor and critic read one core, or each its own. Its memory is a tuple of parts [B, ...], those of the actor's
-    core first.
+    Actor and critic share one core, or have one each. The state is a tuple of parts [B, ...], those of the actor's core
+    first.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class LSTMActorCritic(nn.Module):
         generator: torch.Generator | None = None,
         make_last: MakeLinear = make_linear,
     ) -> None:
-        """`core` None remembers nothing, and leaves an `MLPActorCritic`; `make_last` makes the actor's last layer."""
+        """`core` None means no recurrence; `make_last` builds the actor's last layer."""
         super().__init__()
         if input_size < 1 or action_size < 1:
             raise ValueError(
@@ -62,27 +62,27 @@ class LSTMActorCritic(nn.Module):
 
     @property
     def memory_sizes(self) -> tuple[int, ...]:
-        """How many numbers each part of the memory of one row has."""
+        """The size of each part of the state, per row."""
         return self.core.memory_sizes + (() if self.critic_core is None else self.critic_core.memory_sizes)
 
     def initial_state(self, rows: int) -> Memory:
-        """Return the beginning of every memory."""
+        """Return the state at the beginning of an episode."""
         return tuple(torch.zeros(rows, size) for size in self.memory_sizes)
 
     def forward(
         self, features: Tensor, critic_features: Tensor | None = None, *, memory: Memory, starts: Tensor
     ) -> tuple[Tensor, Tensor, Memory]:
-        """Return action parameters [L * B, A], values [L * B] and the memory after the last step.
+        """Return action parameters [L * B, A], values [L * B] and the state after the last step.
 
-        Features [L * B, D] and `starts` [L * B] are in time order; `memory` [B, ...] is that before the first step.
+        Features [L * B, D] and `starts` [L * B] are in time order; `memory` [B, ...] is the first state.
         """
-        read, after = self.remembered(features, critic_features, memory=memory, starts=starts)
+        read, after = self.core_outputs(features, critic_features, memory=memory, starts=starts)
         return *self.network(*read), after
 
-    def remembered(
+    def core_outputs(
         self, features: Tensor, critic_features: Tensor | None = None, *, memory: Memory, starts: Tensor
     ) -> tuple[tuple[Tensor, ...], Memory]:
-        """Return what the layers after the cores read, one tensor [L * B, H] or one each, and the memory after."""
+        """Return the outputs of the cores, one tensor [L * B, H] or one each, and the state after the last step."""
         own = len(self.core.memory_sizes)
         actor, after = self.core(features, memory[:own], starts)
         if self.critic_core is None:
@@ -102,9 +102,9 @@ class LSTMActorCritic(nn.Module):
         head: ActionHead | None = None,
         rng: np.random.Generator | None = None,
     ) -> tuple[Array, Tensor, Array, Memory]:
-        """Return actions, values and log-probabilities [B] for one step, and the next memory.
+        """Return actions, values and log-probabilities [B] for one step, and the next state.
 
-        Without a `head` actions are choices among `action_size`.
+        Without a `head` the actions are discrete.
         """
         rows = len(features)
         memory = self.initial_state(rows) if memory is None else memory

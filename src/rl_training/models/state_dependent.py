@@ -1,4 +1,4 @@
-"""Generalised state-dependent exploration, arXiv:2005.05719: noise that follows from what the policy sees.
+"""Generalised state-dependent exploration (gSDE), arXiv:2005.05719: noise that depends on the observation.
 
 The noise of an action is `features @ matrix`, of the actor's last hidden layer and a random matrix: with one matrix the
 same state gets the same noise, so actions stay smooth. Over all matrices it is normal, with a deviation that depends on
@@ -16,13 +16,13 @@ from rl_training.models.heads import LOG_SQRT_2PI, UnmaskedHead, inverse_tanh
 from rl_training.models.initialization import make_linear
 
 LEAST_VARIANCE = 1e-6
-"""Added to every variance: features may all be 0."""
+"""Added to every variance, as all features may be 0."""
 MEAN_LIMIT = 2.0
-"""Largest mean of an action that is squashed: beyond it tanh has hardly any slope, and nothing would bring it back."""
+"""Largest mean of a squashed action: beyond it tanh is so flat that no gradient would bring it back."""
 
 
 class LinearAndFeatures(nn.Linear):
-    """A linear layer that hands on what it read: inputs [B, I] to outputs and inputs side by side, [B, O + I]."""
+    """A linear layer that also returns its inputs: inputs [B, I] to outputs and inputs, [B, O + I]."""
 
     def forward(self, features: Tensor) -> Tensor:
         """Return both."""
@@ -32,14 +32,14 @@ class LinearAndFeatures(nn.Linear):
 def make_linear_and_features(
     fan_in: int, fan_out: int, gain: float, *, orthogonal: bool, generator: torch.Generator
 ) -> nn.Linear:
-    """Return a layer that gives `fan_out` numbers in all; otherwise as `make_linear` does."""
+    """Return a layer with `fan_out` numbers in total, its inputs included; otherwise like `make_linear`."""
     return make_linear(
         fan_in, fan_out - fan_in, gain, orthogonal=orthogonal, generator=generator, kind=LinearAndFeatures
     )
 
 
 class StateDependentHead(UnmaskedHead):
-    """Normals whose deviation follows from the features, by a learned deviation of every entry of the matrices."""
+    """Normals whose deviation depends on the features; the deviation of every matrix entry is learned."""
 
     def __init__(self, action_size: int, num_features: int, log_std_init: float) -> None:
         super().__init__()
@@ -52,22 +52,22 @@ class StateDependentHead(UnmaskedHead):
         return params[:, : self.action_size]
 
     def matrices(self, count: int, rng: np.random.Generator) -> Array:
-        """Return so many random matrices, [count, H, A]."""
+        """Return random matrices [count, H, A]."""
         noise = rng.standard_normal((count, *self.log_std.shape), dtype=float_dtype())
         return np.exp(self._log_std()) * noise
 
     def noise_by(self, params: Array, matrices: Array) -> Array:
-        """Return what each row's matrix [N, H, A] makes of its features, [N, A]."""
+        """Return the noise [N, A] of each row: its features times its matrix [N, H, A]."""
         features: Array = params[:, None, self.action_size :]
         return (features @ matrices)[:, 0]
 
     def fresh_noise(self, params: Array, rng: np.random.Generator) -> Array:
-        """Return what a new matrix for every row would make, [N, A], without drawing one."""
+        """Return noise [N, A] with the distribution of a new matrix for every row, without drawing matrices."""
         size = (len(params), self.action_size)
         return np.sqrt(self._variances(params)) * rng.standard_normal(size, dtype=float_dtype())
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return unclipped actions [N, A] and log-probabilities [N], with noise of its own in every row."""
+        """Return unclipped actions [N, A] and log-probabilities [N], with independent noise in every row."""
         return self.with_noise(params, self.fresh_noise(params, rng))
 
     def with_noise(self, params: Array, noise: Array) -> tuple[Array, Array]:
@@ -81,7 +81,7 @@ class StateDependentHead(UnmaskedHead):
         return self.means(params)
 
     def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities [B] and entropies [B]; features do not learn from the deviation."""
+        """Return log-probabilities [B] and entropies [B]; no gradient reaches the features through the deviation."""
         means, features = params.tensor_split([self.action_size], dim=-1)
         variances = features.detach().square() @ (2 * self.log_std).exp() + LEAST_VARIANCE
         log_std = 0.5 * variances.log()

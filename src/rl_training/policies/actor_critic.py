@@ -24,7 +24,7 @@ from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 
 
 class Rows(Protocol):
-    """What a policy reads of a batch: what was seen, as its network takes it, and what was done; [B, ...] each."""
+    """What a policy reads of a batch: inputs of the network and actions, [B, ...] each, and masks if there are any."""
 
     @property
     def obs(self) -> Obs: ...
@@ -35,7 +35,7 @@ class Rows(Protocol):
 
 
 class ActorCriticPolicy(NetworkPolicy):
-    """A network of action parameters and values, and the head that makes actions of them."""
+    """A network of action parameters and values, and the head that turns the parameters into actions."""
 
     head: ActionHead
 
@@ -57,9 +57,9 @@ class ActorCriticPolicy(NetworkPolicy):
         make_network: Callable[..., nn.Module] = MLPActorCritic,
         memory_size: int | None = None,
     ) -> None:
-        """`make_network` builds the layers after the encoder; it is called as `MLPActorCritic` is.
+        """`make_network` builds the layers after the encoder; it has the signature of `MLPActorCritic`.
 
-        `memory_size` is what its hidden layers read, if that is not what the encoder gives.
+        `memory_size` is the input size of the hidden layers if a recurrent core precedes them.
         """
         super().__init__(
             spec, encoding=encoding, normalize_obs=normalize_obs, reward_normalizer=reward_normalizer
@@ -85,14 +85,14 @@ class ActorCriticPolicy(NetworkPolicy):
         self.network = self._with_encoder(encoder, network, generator)
 
     def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
-        """Return an encoder; one of ours begins as the layers after it do."""
+        """Return an encoder; one of ours is initialised like the layers after it."""
         encoder = super().new_encoder(generator)
         if self._orthogonal and encoder is not None and is_ours(self.encoding.encoder):
             make_orthogonal(encoder, HIDDEN_GAIN, generator)
         return encoder
 
     def _new_head(self, log_std_init: float, num_features: int | None) -> ActionHead:
-        """Return what makes actions of the network's outputs; its noise depends on so many features, if on any."""
+        """Return the head for the action space; with `num_features` its noise depends on that many features."""
         space = self.spec.action_space
         if num_features is None:
             head: ActionHead = make_head(space, log_std_init)  # type: ignore[assignment]  # all are
@@ -115,24 +115,24 @@ class ActorCriticPolicy(NetworkPolicy):
         return EncodedPair(encoder, critic_encoder, network)
 
     def run(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return action parameters [B, P] and values [B], with gradients; `obs` is what `prepare` gave."""
+        """Return action parameters [B, P] and values [B], with gradients; `obs` comes from `prepare`."""
         params, values = self.network(rows.obs)
         return params, values
 
     def encoded(self, rows: Rows) -> tuple[Tensor, ...]:
-        """Return what the layers after the encoders read, one tensor [B, D] or one for each side, with gradients."""
+        """Return the features of the encoders, one tensor [B, D] or one for actor and critic each, with gradients."""
         if isinstance(self.network, EncodedPair):
             return encode(self.network.encoder, rows.obs), encode(self.network.critic_encoder, rows.obs)
         assert isinstance(self.network, Encoded), "without an encoder they are the inputs"
         return (encode(self.network.encoder, rows.obs),)
 
     def features(self, rows: Rows) -> tuple[Tensor, ...]:
-        """Return what the last layers read."""
+        """Return the inputs of `last_layers`, with gradients."""
         return self.encoded(rows)
 
     @property
     def last_layers(self) -> nn.Module:
-        """The layers that have no memory and read features, not observations; of a plain network all."""
+        """The layers after the encoder and the recurrent core; for a plain network, all of them."""
         return layers_after_encoder(self.network)
 
     def evaluate_actions(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,7 +154,7 @@ class ActorCriticPolicy(NetworkPolicy):
         return self.log_prob_entropy(params, actions.to(self.device), mask)[0]
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
-        """Return action parameters [N, P], of what is allowed, and values [N]."""
+        """Return action parameters [N, P], masked if there is a mask, and values [N]."""
         seen, mask = split_mask(obs)
         params, values = super().outputs(seen)
         return self.head.masked(params, mask), values

@@ -1,4 +1,4 @@
-"""Noise that is added to continuous actions while collecting, and matrices that make it of what a policy sees."""
+"""Noise that is added to continuous actions while collecting, and matrices for state-dependent exploration."""
 
 from typing import Literal, Protocol, TypeAlias
 
@@ -11,7 +11,7 @@ from rl_training.models.state_dependent import StateDependentHead
 
 ActionNoiseName: TypeAlias = Literal["gaussian", "ornstein_uhlenbeck"]
 AddedNoiseName: TypeAlias = Literal["none", "gaussian", "ornstein_uhlenbeck"]
-"""The same for a policy that explores by its own chance, too."""
+"""The same for a policy that also samples its actions."""
 
 
 class ActionNoise(Protocol):
@@ -40,14 +40,14 @@ class GaussianNoise:
         return self.sigma * rng.standard_normal(self.shape)
 
     def restart(self, envs: Array) -> None:
-        """It remembers nothing."""
+        """There is no state."""
 
     def state_dict(self) -> State:
-        """It remembers nothing."""
+        """There is no state."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """It remembers nothing."""
+        """There is no state."""
 
 
 class OrnsteinUhlenbeckNoise:
@@ -67,21 +67,21 @@ class OrnsteinUhlenbeckNoise:
 
     def restart(self, envs: Array) -> None:
         """Begin a new episode in these environments (a mask or indices)."""
-        self.value = self.value.copy()  # what `sample` returned stays as it was
+        self.value = self.value.copy()  # do not change what `sample` returned
         self.value[envs] = 0.0
 
     def state_dict(self) -> State:
-        """Return where the noise stands."""
+        """Return the current noise."""
         return {"value": torch.from_numpy(self.value.copy())}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from there; the noise of another number of environments begins anew."""
+        """Restore it; the noise of another number of environments is ignored."""
         if tuple(state["value"].shape) == self.value.shape:
             self.value = state["value"].numpy().copy()
 
 
 class ExplorationMatrices:
-    """A matrix for each environment: drawn when a phase of collecting begins, and in it every `every` steps, if not -1.
+    """A noise matrix per environment, drawn when a rollout begins, and every `every` steps of it unless that is -1.
 
     Saved and restored with the run.
     """
@@ -99,19 +99,19 @@ class ExplorationMatrices:
         return self.matrices
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return actions [N, A] with their noise, and log-probabilities [N] under all matrices, not under these."""
+        """Return actions [N, A] with their noise, and log-probabilities [N] over all matrices, not given these."""
         return self.head.with_noise(params, self.head.noise_by(params, self.current(rng)))
 
     def restart(self) -> None:
-        """The next step begins a phase."""
+        """Draw new matrices at the next step."""
         self.steps = 0
 
     def state_dict(self) -> State:
-        """Return the matrices, and how many steps of the phase are done."""
+        """Return the matrices and the number of steps since the rollout began."""
         return {"matrices": torch.from_numpy(self.matrices.copy()), "steps": self.steps}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on from there; another number of environments begins a phase."""
+        """Restore them; with another number of environments new ones are drawn."""
         if tuple(state["matrices"].shape) == self.matrices.shape:
             self.matrices = state["matrices"].numpy().copy()
             self.steps = int(state["steps"])

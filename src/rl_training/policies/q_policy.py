@@ -20,7 +20,7 @@ Distribution: TypeAlias = Literal["none", "c51", "quantile"]
 
 
 class QPolicy(NetworkPolicy):
-    """Takes the action with the largest value; knows how values follow from what the network says of each action.
+    """Takes the action with the largest value, which it computes from the outputs of the network for each action.
 
     `none`: one number. `c51`: logits of `num_atoms` fixed values from v_min to v_max. `quantile`: quantiles.
     """
@@ -80,7 +80,7 @@ class QPolicy(NetworkPolicy):
         return best
 
     def draw_noise(self, rng: np.random.Generator, device: torch.device, rows: int = 1) -> list[Noise] | None:
-        """Return noise for one pass of `rows` rows each through a noisy network; None if it is not."""
+        """Return noise for one pass of `rows` rows through a noisy network; None if the network is not noisy."""
         return (
             cast(QNetwork, layers_after_encoder(self.network)).draw_noise(rng, device, rows)
             if self.noisy

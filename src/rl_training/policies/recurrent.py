@@ -1,4 +1,4 @@
-"""A policy with a value function and a memory, and how it explores."""
+"""The recurrent actor-critic policy and its explorer."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -36,7 +36,7 @@ from rl_training.policies.noise import ExplorationMatrices
 
 
 class SequenceRows(Protocol):
-    """What it reads of a batch: rows [L * B, ...] of B sequences in time order, and what was remembered before them."""
+    """What the policy reads of a batch: rows [L * B, ...] of B sequences in time order, and the state before them."""
 
     @property
     def obs(self) -> Obs: ...
@@ -51,7 +51,7 @@ class SequenceRows(Protocol):
 
 
 class RecurrentPolicy(ActorCriticPolicy):
-    """An actor-critic policy whose network has a core that remembers."""
+    """An actor-critic policy with a recurrent core."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class RecurrentPolicy(ActorCriticPolicy):
         self.memory_sizes = layers.memory_sizes
 
     def initial_state(self, rows: int) -> PolicyState:
-        """Return the beginning of every memory."""
+        """Return the state at the beginning of an episode."""
         return tuple(np.zeros((rows, size), float_dtype()) for size in self.memory_sizes)
 
     def run(self, rows: SequenceRows) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # of sequences
@@ -87,11 +87,11 @@ class RecurrentPolicy(ActorCriticPolicy):
         return params, values
 
     def features(self, rows: SequenceRows) -> tuple[Tensor, ...]:  # type: ignore[override]  # of sequences
-        """Return what the layers after the cores read, [L * B, H], with gradients."""
+        """Return the outputs of the cores, [L * B, H], with gradients."""
         seen: Any = (rows.obs,) if self.encoding.encoder is None else self.encoded(rows)
         layers = layers_after_encoder(self.network)
         assert isinstance(layers, LSTMActorCritic)
-        return layers.remembered(*seen, memory=rows.memory, starts=rows.extra[EPISODE_STARTS])[0]
+        return layers.core_outputs(*seen, memory=rows.memory, starts=rows.extra[EPISODE_STARTS])[0]
 
     @property
     def last_layers(self) -> nn.Module:
@@ -123,12 +123,12 @@ class RecurrentPolicy(ActorCriticPolicy):
         return self.log_prob_entropy(params, actions.to(device), mask)[0]
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
-        """Return action parameters [N, P] and values [N] as at the beginning of an episode."""
+        """Return action parameters [N, P] and values [N] for the first step of an episode."""
         rows = len(next(iter(leaves(obs)))[1])
         return self.step(obs, self.initial_state(rows))[:2]
 
     def step(self, obs: ObsArray, memory: PolicyState) -> tuple[Array, Array, PolicyState]:
-        """Return action parameters [N, P], of what is allowed, values [N] and the next memory, without gradients."""
+        """Return action parameters [N, P], masked if there is a mask, values [N] and the next state."""
         seen, mask = split_mask(obs)
         twin = self._current_twin()
         if isinstance(twin, NumpyRecurrent):
@@ -151,31 +151,31 @@ class RecurrentPolicy(ActorCriticPolicy):
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        """Return actions [N, ...] in the policy's units, and what it remembers now."""
+        """Return actions [N, ...] in the policy's units, and the next state."""
         params, _, after = self.step(obs, state)
         return self.head.mode(params) if deterministic else self.head.sample(params, rng)[0], after
 
 
 class RunningMemory:
-    """What a policy remembers of the episodes that go on, and which of them have just begun; saved and restored."""
+    """The hidden state of the running episodes, and which of them have just begun. It is saved and restored."""
 
     def __init__(self, policy: RecurrentPolicy, num_envs: int) -> None:
         self.parts = policy.initial_state(num_envs)
         self.starts = np.ones(num_envs, np.bool_)
 
     def restart(self, rows: Any) -> None:
-        """Forget the episodes of a mask or of row numbers: others begin there."""
+        """Reset the rows of a mask or of row numbers: new episodes begin there."""
         for part in self.parts:
             part[rows] = 0.0
         self.starts[rows] = True
 
     def state_dict(self) -> State:
-        """Return the memory as tensors."""
+        """Return the state as tensors."""
         parts = {str(number): torch.from_numpy(part.copy()) for number, part in enumerate(self.parts)}
         return {"parts": parts, "starts": torch.from_numpy(self.starts.copy())}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore it; that of another number of environments is forgotten."""
+        """Restore it; the state of another number of environments is ignored."""
         if len(state["starts"]) != len(self.starts):
             return
         self.starts[:] = state["starts"].numpy()
@@ -187,7 +187,7 @@ class RunningMemory:
 
 
 class RecurrentExplorer(ActorCriticExplorer):
-    """Samples the policy and carries its memory from step to step; a lost life does not end it, an episode does."""
+    """Samples actions and carries the hidden state, which is reset when an episode ends, but not at a lost life."""
 
     policy: RecurrentPolicy
 
@@ -203,7 +203,7 @@ class RecurrentExplorer(ActorCriticExplorer):
         self.columns = state_columns(policy.memory_sizes)
 
     def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
-        """Fill action, logprob, value, and what was remembered before; remember what was seen."""
+        """Fill action, logprob, value and the state before the step; then advance the state."""
         memory = self.memory
         acted.extra[EPISODE_STARTS][:] = memory.starts
         for number, part in enumerate(memory.parts):
@@ -213,9 +213,9 @@ class RecurrentExplorer(ActorCriticExplorer):
         memory.starts[:] = False
 
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill final_value, with the memory of the episode that the clock ended; then forget what is over.
+        """Fill final_value where a time limit cut an episode, with the state of that episode; then reset ended rows.
 
-        After a dead row of a next-step autoreset an episode begins, too.
+        After a dead row of a next-step autoreset an episode begins as well.
         """
         acted.final_value[:] = 0.0
         if step.any_ended:
@@ -228,7 +228,7 @@ class RecurrentExplorer(ActorCriticExplorer):
             self.memory.restart(~step.valid)
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill last_value, without remembering that it was asked; a rollout ends here."""
+        """Fill last_value without advancing the state; a rollout ends here."""
         acted.last_value[:] = self.policy.step(step.obs, self.memory.parts)[1]
         self.begin_phase()
 

@@ -1,4 +1,4 @@
-"""Image encoders that know their own backward, on the CPU: our chains of convolutions, without a graph.
+"""Our convolutional encoders with a backward pass by hand, on the CPU, without a graph.
 
 The products are those of torch, which are as fast as the processor; what is saved lies between them. Pixels are not
 moved before they are read, nothing is scaled that has more numbers than the weights, gradients go straight into the
@@ -43,14 +43,14 @@ class Convolution:
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return what the layer gives."""
+        """Return the outputs."""
         return _convolution(images, self.weight, self._stride, self._padding, self.bias).relu_()
 
     def backward(self, gradient: Tensor, images: Tensor) -> Tensor:
-        """Write the parameters' gradients for that of the convolution itself; return the one by the images."""
+        """Write the gradients of the parameters, given that of the convolution; return that of the images."""
         by_images, *found = _back(gradient, *self._cut(images, self.weight), further=True)
         self._write(*found)
-        # whole rows again
+        # undo the cut
         rows, channels, height, width = images.shape
         return by_images.permute(0, 2, 3, 1).reshape(rows, height, width, channels).permute(0, 3, 1, 2)
 
@@ -78,7 +78,7 @@ class Convolution:
 
 
 class FirstConvolution(Convolution):
-    """The one that reads images as they come, in their own type; it owes nobody a gradient by them.
+    """The first convolution, which reads images in their own type; nobody needs a gradient of the images.
 
     Convolutions want a pixel's channels side by side, and to bring whole planes there takes longer than to make floats
     of them. Planes can be read as they lie, though: with rows that are cut by the stride S they are a volume
@@ -99,14 +99,14 @@ class FirstConvolution(Convolution):
         return floats if self._offset == 0.0 else floats - self._offset
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return what the layer gives for `floats`."""
+        """Return the outputs for `floats`."""
         weight = self.weight * self._factor
         if not self._reads_planes(images):
             return _convolution(images, weight, self._stride, self._padding, self.bias).relu_()
         return _convolution(*self._cut(images, weight), self.bias).squeeze(2).relu_()
 
     def finish(self, gradient: Tensor, images: Tensor) -> None:
-        """Write the parameters' gradients for that of the convolution itself."""
+        """Write the gradients of the parameters, given that of the convolution."""
         operands = self._cut(images, self.weight)
         gradient = gradient.unsqueeze(2) if operands[0].dim() == 5 else gradient
         _, by_kernels, by_bias = _back(gradient, *operands, further=False)
@@ -120,7 +120,7 @@ class FirstConvolution(Convolution):
         return volumes, kernels, (1, self._stride[0], 1), (0, 0, 0)
 
     def _reads_planes(self, images: Tensor) -> bool:
-        # a single image is brought into order sooner
+        # for a single image, reordering is faster
         return len(images) > 1 and images.is_contiguous() and self._rows_can_be_cut(images)
 
 
@@ -136,7 +136,7 @@ class Dense:
         return torch.addmm(self.bias, rows, self.weight.t()).relu_()
 
     def backward(self, gradient: Tensor, rows: Tensor) -> Tensor:
-        """Write the parameters' gradients for that of the product; return the one by the rows."""
+        """Write the gradients of the parameters, given that of the product; return that of the rows."""
         numbers, (by_weight, by_bias) = gradient.numpy(), self._gradients
         np.matmul(numbers.T, rows.numpy(), out=by_weight.numpy())
         torch.sum(gradient, 0, out=by_bias)
@@ -173,10 +173,10 @@ class ExplicitEncoder:
 
     @torch.no_grad()
     def backward(self, gradient: Tensor) -> None:
-        """Write the parameters' gradients for that of the features [B, D]."""
-        assert self._kept, "nothing went forward"
+        """Write the gradients of the parameters, given that of the features [B, D]."""
+        assert self._kept, "forward comes first"
         *kept, rows, features = self._kept
-        self._kept = []  # each is let go as soon as it was used
+        self._kept = []  # each tensor is freed as soon as it was used
         by_rows = self._dense.backward(kernel.threshold_backward(gradient, features, 0), rows)
         by_images = torch.empty_like(kept[-1]).copy_(by_rows.view_as(kept[-1]))
         for layer in reversed(self._others):
@@ -205,7 +205,7 @@ def explicit_encoder(
 
 
 def _places(module: nn.Conv2d | nn.Linear, gradient_of: GradientOf | None) -> list[Tensor]:
-    """Return where the gradients of weight and bias are to be written."""
+    """Return views of the gradients of weight and bias."""
     if gradient_of is None:
         return []
     places = [gradient_of(parameter) for parameter in module.parameters()]
@@ -235,7 +235,7 @@ def _back(
     *,
     further: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients by images (if it goes `further`), weight and bias."""
+    """Return the gradients of images (if `further`), weight and bias."""
     ones, zeros = [1] * len(stride), [0] * len(stride)
     wanted = [further, True, True]
     return kernel.convolution_backward(  # type: ignore[no-any-return]  # torch says nothing of it
@@ -244,5 +244,5 @@ def _back(
 
 
 def _through_relu(gradient: Tensor, after: Tensor) -> Tensor:
-    """Return the gradient by what a ReLU was given, in the place of that by what it gave."""
+    """Overwrite the gradient of the outputs of a ReLU with that of its inputs, and return it."""
     return kernel.threshold_backward.grad_input(gradient, after, 0, grad_input=gradient)  # type: ignore[no-any-return]

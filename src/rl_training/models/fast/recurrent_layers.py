@@ -19,11 +19,11 @@ from rl_training.models.fast.chain import KEPT_SIZES
 from rl_training.models.fast.layers import CoreLayer
 
 NEW = 2
-"""Of LSTM and GRU alike this gate is a tanh; all others are sigmoids."""
+"""The number of the gate that is a tanh, in LSTM and GRU; all others are sigmoids."""
 
 
 class Starts:
-    """Where episodes begin in sequences: nothing that was remembered before reaches beyond."""
+    """Where episodes begin in sequences; the state is reset there."""
 
     def __init__(self, starts: Array, rows: int) -> None:
         """`starts` [L * B] are in time order."""
@@ -67,7 +67,7 @@ def sigmoids_of(gates: Array) -> list[Array]:
 
 
 class Step:
-    """One step's buffers [C, B, H], each in one piece, and where it leaves what all steps are wanted for together."""
+    """The buffers of one step [C, B, H], each contiguous, and its views into the buffers of all steps."""
 
     def __init__(self, space: "Workspace", number: int) -> None:
         self.before, self.after = space.before[number : number + 2]
@@ -88,7 +88,7 @@ class Workspace:
     """The buffers of one layer, for one number of steps and rows."""
 
     def __init__(self, steps: int, rows: int, weights: Array, num_parts: int) -> None:
-        """`weights` [G, C, I, H] tell the sizes; a memory has `num_parts`."""
+        """`weights` [G, C, I, H] give the sizes; the state has `num_parts`."""
         gates, cores, inputs, self.size = weights.shape
         self.num_parts = num_parts
 
@@ -99,16 +99,16 @@ class Workspace:
             return buffer(cores, rows, self.size)
 
         self.inputs = buffer(cores, steps, rows, inputs)
-        """The last of them is always 1: biases are weights of it."""
+        """The last input is always 1, so that biases are weights."""
         self.before, self.cells = (buffer(steps + 1, cores, rows, self.size) for _ in range(2))
-        """What is remembered before each step, and after the last. A GRU keeps what its memory says to the new gate in
+        """The state before each step, and after the last. A GRU keeps the contribution of its state to the new gate in
         the second."""
         self.gates = buffer(steps, gates, cores, rows, self.size)
         self.squashed, self.by_outputs = (buffer(steps, cores, rows, self.size) for _ in range(2))
         self.outputs, self.read = (buffer(cores, steps, rows, self.size) for _ in range(2))
-        """The second is `before` as the gradient by weights wants it."""
+        """The second is `before` in the layout that the gradient of the weights needs."""
         self.by_gates = buffer(cores, steps, rows, gates * self.size)
-        """Gradients by what is summed up for each gate."""
+        """Gradients of the inputs of each gate."""
         self.product, self.slopes = (buffer(gates, cores, rows, self.size) for _ in range(2))
         self.slope, self.sigmoid_slopes = list(self.slopes), sigmoids_of(self.slopes)
         self.back, self.carry, self.spare = small(), small(), small()
@@ -125,7 +125,7 @@ class UnrolledLayer(ABC):
 
     num_gates: ClassVar[int]
     num_parts: ClassVar[int]
-    """Of the memory."""
+    """Parts of the state."""
 
     def __init__(self, weights: Sequence[Weights]) -> None:
         self._weights, self.num_cores = weights, len(weights)
@@ -144,7 +144,7 @@ class UnrolledLayer(ABC):
     def forward(
         self, inputs: Sequence[Array], memory: Sequence[Sequence[Array]], starts: Starts
     ) -> list[Array]:
-        """Return the outputs of each core, in buffers, for its inputs and what it remembers, parts [B, H]."""
+        """Return the outputs of each core, in buffers, for its inputs and its state, parts [B, H]."""
         self._starts, self._space = starts, self._workspace(starts.length, starts.rows)
         space = self._space
         for core, (features, parts) in enumerate(zip(inputs, memory, strict=True)):
@@ -161,7 +161,7 @@ class UnrolledLayer(ABC):
         return [part.reshape(-1, self.size) for part in space.outputs]
 
     def backward(self, gradients: Sequence[Array]) -> None:
-        """Write the parameters' gradients for those of each core's outputs."""
+        """Write the gradients of the parameters, given those of each core's outputs."""
         space = self._space
         for core, gradient in enumerate(gradients):
             space.by_outputs[:, core] = gradient.reshape(len(space.steps), -1, self.size)
@@ -180,19 +180,19 @@ class UnrolledLayer(ABC):
         self._write_gradients(space)
 
     def input_gradients(self) -> list[Array]:
-        """Return the gradients by each core's inputs, after `backward`."""
+        """Return the gradients of each core's inputs; call after `backward`."""
         return [by_gates @ weights.w_in for by_gates, weights in self._by_core(self._space)]
 
     @abstractmethod
     def _step_forward(self, space: Workspace, step: Step) -> None:
-        """Go from what inputs say in `gates`, and the memory in `product`, to what is remembered after a step."""
+        """Compute the state after a step from the contributions of inputs in `gates` and of the state in `product`."""
 
     @abstractmethod
     def _step_backward(self, space: Workspace, step: Step) -> None:
-        """Go back from `by_output` to the gates, whose gradients take the place of `slopes`; then send them back."""
+        """Turn `by_output` into the gradients of the gates, in `slopes`; then carry them to the step before."""
 
     def _carry_back(self, space: Workspace, step: Step) -> None:
-        """Keep the gradients by the gates, and go back from them to what was remembered before the step."""
+        """Keep the gradients of the gates, and compute the gradient of the state before the step."""
         step.by_gate[...] = space.slopes
         np.matmul(step.by_gates, self._w_back, out=space.back)
 
@@ -208,7 +208,7 @@ class UnrolledLayer(ABC):
         return self._spaces[steps, rows]
 
     def _copy_weights(self, core: int, weights: Weights) -> None:
-        """Copy them as products want them: one with a view of the other order takes half as long again."""
+        """Copy the weights in the layout of the products; a product with a transposed view takes 1.5 times as long."""
         self._w_back[core] = weights.w_on
         for gate in range(self.num_gates):
             rows, scale = slice(gate * self.size, (gate + 1) * self.size), 1.0 if gate == NEW else 0.5
@@ -217,7 +217,7 @@ class UnrolledLayer(ABC):
             self._w_in[gate, core, -1] = scale * (weights.b_in[rows] + weights.b_on[rows])
 
     def _by_core(self, space: Workspace) -> list[tuple[Array, Weights]]:
-        """Return the gradients by gates [L * B, G * H] of each core."""
+        """Return the gradients of the gates [L * B, G * H] of each core."""
         width = space.by_gates.shape[-1]
         return [
             (part.reshape(-1, width), own) for part, own in zip(space.by_gates, self._weights, strict=True)
@@ -252,7 +252,7 @@ class UnrolledLSTM(UnrolledLayer):
         np.multiply(leave, step.squashed, out=step.after)
 
     def _step_backward(self, space: Workspace, step: Step) -> None:
-        """`carry` is the gradient by the cell."""
+        """`carry` is the gradient of the cell."""
         (enter, forget, new, leave), carry, spare = step.gate, space.carry, space.spare
         by_enter, by_forget, by_new, by_leave = space.slope
         np.multiply(step.squashed, step.squashed, out=spare)
@@ -270,7 +270,7 @@ class UnrolledLSTM(UnrolledLayer):
 
 
 class UnrolledGRU(UnrolledLayer):
-    """output = new + update * (before - new), where reset rules what the new gate hears of the memory."""
+    """output = new + update * (before - new), where reset scales the contribution of the state to the new gate."""
 
     num_gates, num_parts = 3, 1
 
@@ -288,7 +288,7 @@ class UnrolledGRU(UnrolledLayer):
         step.after += new
 
     def _step_backward(self, space: Workspace, step: Step) -> None:
-        """`squashed` keeps the gradient by what inputs say to the new gate; `carry` is what update lets through."""
+        """`squashed` keeps the gradient of the inputs' part of the new gate; `carry` is what update lets pass."""
         (reset, update, new), carry, by_seen = step.gate, space.carry, step.squashed
         by_reset, by_update, by_new = space.slope
         np.multiply(step.by_output, update, out=carry)
@@ -303,13 +303,13 @@ class UnrolledGRU(UnrolledLayer):
         space.back += carry
 
     def _write_gradients(self, space: Workspace) -> None:
-        """What inputs say to the new gate is not ruled by reset: the gradient by it is another."""
+        """Reset does not scale the inputs' contribution to the new gate, so that has a gradient of its own."""
         self._write_for_memory(space)
         space.by_gates[..., NEW * self.size :] = space.squashed.swapaxes(0, 1)
         self._write_for_inputs(space)
 
     def _copy_weights(self, core: int, weights: Weights) -> None:
-        """Reset rules the memory's bias of the new gate, too, so the inputs' must be apart from it."""
+        """Reset scales the state's bias of the new gate as well, so that the inputs' bias must be separate."""
         super()._copy_weights(core, weights)
         new = slice(NEW * self.size, None)
         self._w_in[NEW, core, -1], self._b_on[core] = weights.b_in[new], weights.b_on[new]

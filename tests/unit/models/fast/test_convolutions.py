@@ -89,7 +89,7 @@ def test_without_gradients_nothing_is_kept() -> None:
     known = explicit_encoder(encoder)
     assert known is not None
     known.forward(images(space, inputs, 3))
-    with pytest.raises(AssertionError, match="nothing went forward"):
+    with pytest.raises(AssertionError, match="forward comes first"):
         known.backward(torch.zeros(3, 16))
 
 
