@@ -1,20 +1,38 @@
-# Two commands do everything on a machine that has Python 3.11 and make: `make train` and `make test`.
+# Needs Python 3.11 and make. `make train` trains an agent, `make check` tests a change in a minute, `make test` is what
+# CI runs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 WORLD := .venv-world
+EXTRAS := .venv-extras
+FAST := tests/unit tests/property tests/architecture tests/docs
 IN_WORLD := $(WORLD)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH_PIP := $(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train test lint learn bench bench-ours replay-memory chaos hostile parity pixels-peer traces world zoo-smoke clean
+.PHONY: train check test test-extras durations lint learn bench bench-ours replay-memory chaos hostile parity pixels-peer traces world zoo-smoke clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
 
+# lint, types and the fast tests
+check: $(VENV)/.installed-dev lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(FAST)
+
+# everything; prints which tests were skipped and why
 test: $(VENV)/.installed-dev lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# the tests that `make test` skips because they need other packages; writes results/test_extras.md
+test-extras: $(EXTRAS)/.installed
+	$(EXTRAS)/bin/python -m pytest -m extra --junitxml=$(EXTRAS)/tests.xml
+	$(EXTRAS)/bin/python scripts/test_report.py --kind extras --files $(EXTRAS)/tests.xml --output results/test_extras.md
+
+# the whole suite with the time of every test; writes results/test_durations.md
+durations: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal --junitxml=$(VENV)/tests.xml
+	$(BIN)/python scripts/test_report.py --kind durations --files $(VENV)/tests.xml --output results/test_durations.md
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -105,5 +123,12 @@ $(WORLD)/.installed: pyproject.toml constraints.txt scripts/world_requirements.t
 	$(IN_WORLD) --constraint constraints.txt --no-deps mo-gymnasium==1.3.2
 	@touch $@
 
+$(EXTRAS)/.installed: pyproject.toml constraints.txt
+	@echo "Installing what the tests in test-extras need into $(EXTRAS) (a few minutes the first time)"
+	$(PYTHON) -m venv $(EXTRAS)
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		-e ".[dev,mujoco,box2d,video,wandb,atari,minigrid,bench]" minatar==1.0.15 popgym==1.0.7 pandas==2.3.3 rliable==1.2.0
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) runs
+	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) runs

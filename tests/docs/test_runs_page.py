@@ -41,8 +41,9 @@ def test_the_script_runs_as_shown(tmp_path):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {line.split()[0] for line in lines}
 
 
+@pytest.mark.extra
 def test_the_script_with_pandas_runs_as_shown(tmp_path):
-    pytest.importorskip("pandas")
+    pytest.importorskip("pandas", reason="pandas is not installed: run make test-extras")
     run_folder(tmp_path / "runs", "one")
     run_folder(tmp_path / "runs", "two", (3.0, 7.0))
     said = run_script(WITH_PANDAS, tmp_path)

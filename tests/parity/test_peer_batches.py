@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("stable_baselines3", reason="the peer is not installed: make parity brings it")
+pytest.importorskip("stable_baselines3", reason="stable-baselines3 is not installed: run make test-extras")
 
 from peer_batches import EPISODES, EPISODES_APART, LEARNING
 from stable_baselines3.common.env_util import make_vec_env
@@ -15,6 +15,8 @@ from stable_baselines3.common.evaluation import evaluate_policy
 
 from rl_training.algorithms import ALGORITHMS
 from support.configs import tiny_config
+
+pytestmark = pytest.mark.extra
 
 
 @pytest.fixture(autouse=True)

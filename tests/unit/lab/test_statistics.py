@@ -175,8 +175,9 @@ def test_the_same_resamples_give_the_numbers_of_rliable(case):
     np.testing.assert_allclose(triple(found), case["improvement"], rtol=0, atol=1e-9)
 
 
+@pytest.mark.extra
 def test_rliable_itself_says_the_same():
-    metrics = pytest.importorskip("rliable.metrics")
+    metrics = pytest.importorskip("rliable.metrics", reason="rliable is not installed: run make test-extras")
     scores = np.random.default_rng(0).normal(size=(7, 5))
     baseline = np.random.default_rng(1).normal(size=(4, 5))
     for name in AGGREGATES:

@@ -128,8 +128,9 @@ def test_no_setting_has_the_name_of_a_column(folder):
     assert not columns & {item.name for config in classes for item in fields(config)}
 
 
+@pytest.mark.extra
 def test_a_frame(folder):
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: run make test-extras")
     frame = rl_training.load_runs(folder).to_frame()
     assert isinstance(frame, pandas.DataFrame)
     assert frame.groupby("algo")["score"].mean().to_dict() == {"dqn": 3.0, "ppo": 3.0}
