@@ -1,8 +1,5 @@
 """What strangers type: each gets one sentence that names it, exit code 2, and leaves nothing behind."""
 
-import json
-import os
-import shlex
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -19,33 +16,6 @@ pytestmark = pytest.mark.fault
 
 TRAIN = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", 64, "--num-envs", 2, "--num-steps", 16,
          "--batch-size", 16, "--eval-every-timesteps", 0, "--num-eval-episodes", 1, "--quiet")  # fmt: skip
-DQN = ("train", "dqn", "--env-id", "CartPole-v1", "--total-timesteps", 64)
-
-REFUSED = {
-    "a seed of 65 bits": ((*TRAIN, "--seed", 2**64), "--seed is '18446744073709551616'; use a number of at most"),
-    "a device without numbers": ((*TRAIN, "--device", "meta"), "device 'meta' is not available here"),
-    "a date": ((*TRAIN, "--env-kwargs", "{a: 2020-01-01}"), "env_kwargs cannot be saved as they are; use numbers"),
-    "bytes": ((*TRAIN, "--env-kwargs", "{a: !!binary aGVsbG8=}"), "env_kwargs cannot be saved as they are"),
-    "an endless timeout": ((*TRAIN, "--env-timeout", "1e300"), "env_timeout is 1e+300; use at most 100,000,000"),
-    "a batch of a terabyte": ((*DQN, "--batch-size", 2**40), "batch_size is 1099511627776; use a number from 1 to"),
-    "a wait of 70 bits": ((*DQN, "--train-freq", 2**70), "--train-freq is '1180591620717411303424'; use a number"),
-    "a count that is none": ((*TRAIN, "--total-timesteps", "1.5e0"), "total-timesteps"),
-    "a negative count": ((*TRAIN, "--total-timesteps", "-5"), "total_timesteps is -5; use a number above 0"),
-    "a name of stable-baselines3": ((*TRAIN, "--n-envs", 4), "unknown flag '--n-envs'; here it is called '--num-envs'"),
-    "another": ((*TRAIN, "--clip-range", 0.2), "here it is called '--clip-coef'"),
-    "a name that everybody has": ((*TRAIN, "--lr", "1e-3"), "here it is called '--learning-rate'"),
-    "its networks": ((*TRAIN, "--net-arch", 64), "here it is called '--hidden-sizes'"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_in_one_sentence(name, cli, tmp_path):
-    arguments, words = REFUSED[name]
-    outcome = cli(*arguments, "--output-dir", tmp_path / "runs")
-    assert outcome.code == 2, outcome.err
-    assert words in outcome.sentence
-    assert "--debug" not in outcome.sentence
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_path_that_no_disk_has(tmp_path):
@@ -89,57 +59,6 @@ def test_the_package_itself_is_a_command():
     command = [sys.executable, "-m", "rl_training", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip()
-
-
-def command(*arguments, **options):
-    """Run the command in a process of its own; `options` are those of `subprocess.run`."""
-    words = [sys.executable, "-m", "rl_training", *map(str, arguments)]
-    return subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, **options)
-
-
-def test_a_terminal_that_knows_ascii_alone_gets_another_letter(tmp_path):
-    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = command(*TRAIN[:-1], "--output-dir", tmp_path, stdout=subprocess.PIPE, env=plain)
-    assert done.returncode == 0, done.stderr
-    assert " ? " in done.stdout
-
-
-def test_a_full_disk_behind_the_output_ends_no_run(tmp_path):
-    with open("/dev/full", "w") as full:
-        done = command(*TRAIN[:-1], "--output-dir", tmp_path, stdout=full)
-    assert done.returncode == 1
-    assert (
-        done.stderr.splitlines()[-1]
-        == "error: the standard output cannot be written: No space left on device"
-    )
-    (run_dir,) = tmp_path.iterdir()
-    assert json.loads((run_dir / "metadata.json").read_text())["status"] == "finished"
-
-
-def test_a_working_folder_that_is_gone_is_said_before_anything_else(tmp_path):
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    script = (
-        f"cd '{gone}' && rmdir '{gone}' && '{sys.executable}' -m rl_training train ppo --env-id CartPole-v1"
-    )
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert (
-        done.stderr.splitlines()[-1] == "error: the working folder no longer exists; change into another one"
-    )
-
-
-def test_a_limit_of_open_files_is_named_without_a_word_of_the_workers(tmp_path):
-    words = [sys.executable, "-m", "rl_training", *map(str, TRAIN), "--num-envs", "16", "--num-steps", "8"]
-    words += ["--env-backend", "async", "--output-dir", str(tmp_path), "--use-action-masks", "off"]
-    script = f"ulimit -n 40; exec {shlex.join([*words, '--rebuild-envs', 'off'])}"
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert (
-        "workers for 16 environments cannot be started: Too many open files; use fewer num_envs"
-        in done.stderr
-    )
-    assert len(done.stderr.splitlines()) == 1
 
 
 class TestProgress:

@@ -5,20 +5,20 @@ import shutil
 import signal
 from typing import Any
 
-from riddles.attempt import lock_owner
-from riddles.kind import SLOWLY, Arena, Kept, Kind, train
+from hostile_cases.attempt import lock_owner
+from hostile_cases.case import SLOWLY, Arena, Case, Kept, train
 
 EVENTS = "tensorboard/events.out.tfevents.scalars"
 
 
-def disk(name: str, fault: str, *words: str, **more: Any) -> Kind:
-    """Return a kind whose disk fails as `faults/sitecustomize.py` is told."""
+def disk(name: str, fault: str, *words: str, **more: Any) -> Case:
+    """Return a case whose disk fails as `faults/sitecustomize.py` is told."""
     settings: dict[str, Any] = {"code": 1, "kept": Kept.EXACTLY, "variables": {"STRANGE_DISK": fault}} | more
     return train(name, words=words, **settings)
 
 
-def meanwhile(name: str, harm: Any, *words: str, **more: Any) -> Kind:
-    """Return a kind to whose run something happens while it trains."""
+def meanwhile(name: str, harm: Any, *words: str, **more: Any) -> Case:
+    """Return a case to whose run something happens while it trains."""
     settings: dict[str, Any] = {"code": 1, "kept": Kept.EXACTLY, "variables": SLOWLY} | more
     return train(name, words=words, meanwhile=harm, **settings)
 
@@ -50,7 +50,7 @@ def empty_folder(arena: Arena) -> None:
 
 FULL, BROKEN = "No space left on device", "Input/output error"
 
-KINDS = [
+CASES = [
     train("a terminal that knows ASCII alone", words=(" ? ",), code=0, kept=Kept.EXACTLY,
           variables={"PYTHONIOENCODING": "ascii"}),
     train("a terminal of no known kind", words=(), code=0, kept=Kept.EXACTLY,
@@ -61,7 +61,7 @@ KINDS = [
     train("a reader that goes away", words=(), code=1, kept=Kept.EXACTLY,
           shell="set -o pipefail; {command} | head -c 1 > /dev/null"),
     train("no output at all", words=(), code=0, kept=Kept.EXACTLY, shell="exec {command} >&- 2>&-"),
-    train("a working folder that is gone", words=("the working folder no longer exists",),
+    train("a working folder that is gone", words=("the working folder no longer exists; change into another one",),
           shell="mkdir gone && cd gone && rmdir ../gone && exec {command}"),
     train("a home that is gone", words=(), code=0, kept=Kept.EXACTLY,
           variables={"HOME": "/nowhere", "XDG_STATE_HOME": "", "XDG_CONFIG_HOME": "/dev/null"}),
@@ -105,12 +105,12 @@ KINDS = [
     train("a limit of memory, too low for the start", words=("not enough memory",),
           shell="ulimit -v 700000; exec {command}"),
     train("a limit of open files", "--num-envs", "16", "--num-steps", "8", "--env-backend", "async",
-          words=("workers for 16 environments cannot be started: Too many open files", "num_envs"),
+          words=("workers for 16 environments cannot be started: Too many open files; use fewer num_envs",),
           shell="ulimit -n 40; exec {command}"),
     train("an output folder that is read-only", words=("output_dir 'runs' cannot be written",), prepare=empty_folder,
           read_only="runs"),
-    Kind("a run that is read-only, resumed", ("resume", "{run}"), ("cannot be opened",), kept=Kept.EXACTLY,
+    Case("a run that is read-only, resumed", ("resume", "{run}"), ("cannot be opened",), kept=Kept.EXACTLY,
          needs_run=True, read_only="runs"),
-    Kind("a run that is read-only, evaluated", ("eval", "{run}", "--num-episodes", "1"), (), code=0,
+    Case("a run that is read-only, evaluated", ("eval", "{run}", "--num-episodes", "1"), (), code=0,
          kept=Kept.UNCHANGED, needs_run=True, read_only="runs"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tries one kind in a process of its own, and holds what came of it against the promise."""
+"""Tries one case in its own process and checks exit code, messages and files."""
 
 import contextlib
 import hashlib
@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from riddles.kind import SLOWLY, TRAIN, Arena, Kept, Kind
+from hostile_cases.case import SLOWLY, TRAIN, Arena, Case, Kept
 from rl_training.experiment.logs.metadata import read_metadata
 
 SECONDS = 120
@@ -21,14 +21,14 @@ SECONDS = 120
 HERE = Path(__file__).parent
 COMMAND = (sys.executable, "-m", "rl_training")
 FORBIDDEN = ("Traceback", "nexpected", "--debug", "Warning: ", "Exception ignored")
-"""What no person should read; the first letter of the second may be of either size."""
+"""Text that must never appear; the second matches both `Unexpected` and `unexpected`."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one kind came to."""
+    """The result of one case."""
 
-    kind: Kind
+    case: Case
     said: str
     problems: tuple[str, ...]
 
@@ -42,22 +42,22 @@ class Ended:
     err: str
 
 
-def attempt(kind: Kind, folder: Path, genuine: Path, reference: Path) -> Verdict:
-    """Try one kind in a new folder; `genuine` is a run paused in the middle, `reference` one that has ended."""
+def attempt(case: Case, folder: Path, genuine: Path, reference: Path) -> Verdict:
+    """Try one case in a new folder; `genuine` is a run paused in the middle, `reference` one that has ended."""
     arena = Arena(folder / "here", genuine)
     arena.here.mkdir(parents=True)
-    if kind.needs_run:
+    if case.needs_run:
         shutil.copytree(genuine, arena.here / "runs" / genuine.name)
-    kind.prepare(arena)
+    case.prepare(arena)
     before = contents(arena.here)
-    ended = _start(kind, arena)
-    problems = judged(kind, ended)
-    if kind.kept in (Kept.NO_TRACE, Kept.UNCHANGED):
+    ended = _start(case, arena)
+    problems = judged(case, ended)
+    if case.kept in (Kept.NO_TRACE, Kept.UNCHANGED):
         changed = sorted(name for name, _ in before.items() ^ contents(arena.here).items())
         problems += [f"changed: {', '.join(changed[:4])}"] if changed else []
-    elif kind.kept is not Kept.DELETED:
-        problems += _lost(kind, arena, reference)
-    return Verdict(kind, _said(ended, arena), tuple(problems))
+    elif case.kept is not Kept.DELETED:
+        problems += _lost(case, arena, reference)
+    return Verdict(case, _said(ended, arena), tuple(problems))
 
 
 def make_run(folder: Path, *, paused: bool) -> Path:
@@ -65,7 +65,7 @@ def make_run(folder: Path, *, paused: bool) -> Path:
     arena = Arena(folder / ("paused" if paused else "finished") / "here", Path("none"))
     arena.here.mkdir(parents=True)
     stop = {"variables": SLOWLY, "meanwhile": lambda arena: os.kill(int(lock_owner(arena)), signal.SIGTERM)}
-    ended = _start(Kind("made", TRAIN, **stop if paused else {}), arena)  # type: ignore[arg-type]
+    ended = _start(Case("made", TRAIN, **stop if paused else {}), arena)  # type: ignore[arg-type]
     if ended.code != (143 if paused else 0):
         raise RuntimeError(f"a run to be misused ended with {ended}")
     (arena.run / ".lock").unlink()
@@ -90,7 +90,7 @@ def contents(folder: Path) -> dict[str, str]:
     return found
 
 
-def _variables(kind: Kind, folder: Path) -> dict[str, str]:
+def _variables(case: Case, folder: Path) -> dict[str, str]:
     """Return the variables of a process: those of this one, and a home, a key and modules of its own."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "STRANGE", "LC_"))
@@ -102,22 +102,22 @@ def _variables(kind: Kind, folder: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(HERE / "modules"), str(HERE / "faults"), *package]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    return {**kept, **own, **kind.variables}
+    return {**kept, **own, **case.variables}
 
 
-def _start(kind: Kind, arena: Arena) -> Ended:
-    """Run the command of a kind, and do meanwhile what it asks for."""
-    command = shlex.join([*COMMAND, *(word.replace("{run}", str(arena.run)) for word in kind.arguments)])
-    script = kind.shell.replace("{command}", command)
-    if kind.read_only:
-        script = _without_writing(arena.here / kind.read_only, script)
+def _start(case: Case, arena: Arena) -> Ended:
+    """Run the command of a case, and do meanwhile what it asks for."""
+    command = shlex.join([*COMMAND, *(word.replace("{run}", str(arena.run)) for word in case.arguments)])
+    script = case.shell.replace("{command}", command)
+    if case.read_only:
+        script = _without_writing(arena.here / case.read_only, script)
     process = subprocess.Popen(
-        ["bash", "-c", script], cwd=arena.here, env=_variables(kind, arena.here.parent), stdin=subprocess.DEVNULL,
+        ["bash", "-c", script], cwd=arena.here, env=_variables(case, arena.here.parent), stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
-        if kind.meanwhile is not None and _trains(arena, process):
-            kind.meanwhile(arena)
+        if case.meanwhile is not None and _trains(arena, process):
+            case.meanwhile(arena)
         out, err = process.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
@@ -145,32 +145,32 @@ def _trains(arena: Arena, process: "subprocess.Popen[bytes]") -> bool:
     return False
 
 
-def judged(kind: Kind, ended: Ended) -> list[str]:
+def judged(case: Case, ended: Ended) -> list[str]:
     """Return what is wrong with how a command ended and with what it said."""
     if ended.code is None:
         return [f"still running after {SECONDS} s"]
-    problems = [] if ended.code == kind.code else [f"exit code {ended.code} instead of {kind.code}"]
+    problems = [] if ended.code == case.code else [f"exit code {ended.code} instead of {case.code}"]
     said = ended.out + ended.err
     problems += [f"says '{word}'" for word in FORBIDDEN if word in ended.err]
     if not all(line.isprintable() for line in ended.err.replace("\r", "").split("\n")):
         problems.append("escape sequences")
     errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
-    if kind.code in (1, 2) and kind.words and len(errors) != 1:
+    if case.code in (1, 2) and case.words and len(errors) != 1:
         problems.append(f"{len(errors)} sentences instead of one")
-    if kind.code == 0 and errors:
+    if case.code == 0 and errors:
         problems.append("a complaint about what is no fault")
     strange = [
         line
         for line in ended.err.splitlines()
         if line and not line.startswith(("error: ", "warning: ", "  "))
     ]
-    if kind.code in (0, 1, 2) and strange:
+    if case.code in (0, 1, 2) and strange:
         problems.append(f"a line from nowhere: {strange[0][:200]}")
-    problems += [f"does not say '{word}'" for word in kind.words if word not in said]
+    problems += [f"does not say '{word}'" for word in case.words if word not in said]
     return problems
 
 
-def _lost(kind: Kind, arena: Arena, reference: Path) -> list[str]:
+def _lost(case: Case, arena: Arena, reference: Path) -> list[str]:
     """Return what a run has lost: it must load, go on, and end as it would have."""
     if not (arena.run / ".origin.json").is_file():
         return ["the run is gone"]
@@ -179,9 +179,9 @@ def _lost(kind: Kind, arena: Arena, reference: Path) -> list[str]:
         ("eval", "{run}", "--num-episodes", "1") if status == "finished" else ("resume", "{run}", "--quiet")
     )
     mended = {"STRANGE_MENDED": "1", "STRANGE_SECONDS": "0"}
-    ended = _start(Kind("mended", (*command, "--trust-modules"), variables=mended), arena)
+    ended = _start(Case("mended", (*command, "--trust-modules"), variables=mended), arena)
     problems = [] if ended.code == 0 else [f"{command[0]} afterwards: {ended.err.strip()[-300:]}"]
-    if kind.kept is Kept.EXACTLY:
+    if case.kept is Kept.EXACTLY:
         weights = "checkpoints/step_256/model.safetensors"
         mine = arena.run / weights
         if not mine.is_file() or mine.read_bytes() != (reference / weights).read_bytes():

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from riddles.kind import Arena, Kind
+from hostile_cases.case import Arena, Case
 
 GOOD = "algo: ppo\nenv_id: CartPole-v1\n"
 BOMB = "a: &a [x, x]\n" + "".join(
@@ -12,11 +12,11 @@ BOMB = "a: &a [x, x]\n" + "".join(
 )
 
 
-def config(name: str, content: str | bytes, *words: str, **more: Any) -> Kind:
-    """Return a kind whose config has this content."""
+def config(name: str, content: str | bytes, *words: str, **more: Any) -> Case:
+    """Return a case whose config has this content."""
     arguments = ("train", "--config", "settings.yaml", "--output-dir", "runs")
     more.setdefault("prepare", lambda arena: arena.put("settings.yaml", content))
-    return Kind(name, arguments, ("settings.yaml", *words), **more)
+    return Case(name, arguments, ("settings.yaml", *words), **more)
 
 
 def pipe(arena: Arena) -> None:
@@ -29,7 +29,7 @@ def sparse(arena: Arena) -> None:
     os.truncate(arena.put("settings.yaml", ""), 64 << 20)
 
 
-KINDS = [
+CASES = [
     config("no such file", "", "does not exist", prepare=lambda arena: None),
     config("a folder", "", prepare=lambda arena: (arena.here / "settings.yaml").mkdir()),
     config("a pipe that nobody writes to", "", prepare=pipe),

@@ -1,4 +1,4 @@
-"""What a kind is: a command, what is wrong, what must be said, and what must not be lost."""
+"""Defines a case: a command, the expected exit code and message, and what must not be lost."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,12 +6,13 @@ from enum import Enum
 from pathlib import Path
 
 TRAIN = (
-    "train", "ppo", "--env-id", "strange_envs:Slow-v0", "--seed", "1", "--num-envs", "2", "--total-timesteps", "256",
-    "--num-steps", "16", "--batch-size", "16", "--update-epochs", "1", "--hidden-sizes", "8", "--num-threads", "1",
-    "--eval-every-timesteps", "128", "--num-eval-episodes", "1", "--checkpoint-every-timesteps", "32",
-    "--log-every-timesteps", "32", "--rebuild-envs", "off", "--use-action-masks", "off", "--output-dir", "runs",
+    "train", "ppo", "--env-id", "strange_envs:strange/Slow-v0", "--seed", "1", "--num-envs", "2",
+    "--total-timesteps", "256", "--num-steps", "16", "--batch-size", "16", "--update-epochs", "1",
+    "--hidden-sizes", "8", "--num-threads", "1", "--eval-every-timesteps", "128", "--num-eval-episodes",
+    "1", "--checkpoint-every-timesteps", "32", "--log-every-timesteps", "32", "--rebuild-envs", "off",
+    "--use-action-masks", "off", "--output-dir", "runs",
 )  # fmt: skip
-"""A small run of our own; the flags of a kind come after these, and the last one counts."""
+"""A small run of our own; the flags of a case come after these, and the last one counts."""
 SLOWLY = {"STRANGE_SECONDS": "0.01"}
 """So that there is time to do something to a run while it trains."""
 
@@ -28,7 +29,7 @@ class Kept(Enum):
 
 @dataclass(frozen=True)
 class Arena:
-    """Where one kind is tried: an empty working folder, and a genuine run to be misused."""
+    """Where one case is tried: an empty working folder, and a genuine run to be misused."""
 
     here: Path
     genuine: Path
@@ -36,7 +37,7 @@ class Arena:
 
     @property
     def run(self) -> Path:
-        """The copy of the genuine run that a kind damages, or the run that its command has made."""
+        """The copy of the genuine run that a case damages, or the run that its command has made."""
         runs = [path.parent for path in sorted(self.here.rglob(".origin.json"))]
         return runs[0] if runs else self.here / "runs" / self.genuine.name
 
@@ -53,13 +54,13 @@ def nothing(arena: Arena) -> None:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One way to go wrong. In `arguments`, `{run}` is the run; in `shell`, `{command}` the command."""
+class Case:
+    """One bad input. In `arguments`, `{run}` stands for the run; in `shell`, `{command}` for the command."""
 
     name: str
     arguments: tuple[str, ...]
     words: tuple[str, ...] = ()
-    """What the sentence must hold: the culprit, and the remedy where one is known."""
+    """What the error message must contain: the culprit, and the remedy where there is one."""
     code: int = 2
     kept: Kept = Kept.NO_TRACE
     shell: str = "exec {command}"
@@ -74,6 +75,6 @@ class Kind:
     """A folder that the command cannot write to."""
 
 
-def train(name: str, *flags: str, words: tuple[str, ...], **more: object) -> Kind:
-    """Return a kind whose command is a small run with flags on top."""
-    return Kind(name, (*TRAIN, *flags), words, **more)  # type: ignore[arg-type]
+def train(name: str, *flags: str, words: tuple[str, ...], **more: object) -> Case:
+    """Return a case whose command is a small run with flags on top."""
+    return Case(name, (*TRAIN, *flags), words, **more)  # type: ignore[arg-type]

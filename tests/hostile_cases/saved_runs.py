@@ -7,14 +7,14 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from riddles.kind import Arena, Kept, Kind
+from hostile_cases.case import Arena, Case, Kept
 from rl_training.experiment.checkpoints.format import manifest_hash
 
 
-def given(name: str, arguments: tuple[str, ...], *words: str, **more: Any) -> Kind:
-    """Return a kind that misuses a run, which must stay as it is."""
+def given(name: str, arguments: tuple[str, ...], *words: str, **more: Any) -> Case:
+    """Return a case that misuses a run, which must stay as it is."""
     settings: dict[str, Any] = {"kept": Kept.UNCHANGED, "needs_run": True} | more
-    return Kind(name, arguments, words, **settings)
+    return Case(name, arguments, words, **settings)
 
 
 def steps(arena: Arena) -> list[Path]:
@@ -65,22 +65,22 @@ def busy(arena: Arena) -> None:
 EVAL = ("eval", "{run}", "--num-episodes", "1")
 RESUME = ("resume", "{run}", "--quiet")
 
-KINDS = [
-    Kind("eval without a run", ("eval",), ("rl-training eval",)),
-    Kind("a run that is nowhere", ("eval", "nowhere"), ("nowhere does not exist",)),
-    Kind("a run without a name", ("eval", ""), ("run",)),
-    Kind("a run with a line break in its name", ("eval", "a\nb"), ("does not exist",)),
-    Kind("a run whose name is too long", ("eval", "x" * 5000), ("File name too long",)),
-    Kind("a text file as a run", ("eval", "notes.txt"), ("notes.txt",), prepare=lambda a: a.put("notes.txt", "hello")),
-    Kind("a text file to go on with", ("resume", "notes.txt"), ("notes.txt",),
+CASES = [
+    Case("eval without a run", ("eval",), ("rl-training eval",)),
+    Case("a run that is nowhere", ("eval", "nowhere"), ("nowhere does not exist",)),
+    Case("a run without a name", ("eval", ""), ("run",)),
+    Case("a run with a line break in its name", ("eval", "a\nb"), ("does not exist",)),
+    Case("a run whose name is too long", ("eval", "x" * 5000), ("File name too long",)),
+    Case("a text file as a run", ("eval", "notes.txt"), ("notes.txt",), prepare=lambda a: a.put("notes.txt", "hello")),
+    Case("a text file to go on with", ("resume", "notes.txt"), ("notes.txt",),
          prepare=lambda a: a.put("notes.txt", "hello")),
-    Kind("a folder of something else", ("eval", "."), ("holds no checkpoint",), prepare=lambda a: a.put("a/b", "x")),
-    Kind("a folder of something else, to go on with", ("resume", "."), ("is not part of a run",)),
-    Kind("a model of another library", ("eval", "model.zip"), ("model.zip",), prepare=archive),
-    Kind("a model of another library, to go on with", ("resume", "model.zip"), ("model.zip",), prepare=archive),
-    Kind("a file of weights", ("eval", "w.safetensors"), ("w.safetensors",),
+    Case("a folder of something else", ("eval", "."), ("holds no checkpoint",), prepare=lambda a: a.put("a/b", "x")),
+    Case("a folder of something else, to go on with", ("resume", "."), ("is not part of a run",)),
+    Case("a model of another library", ("eval", "model.zip"), ("model.zip",), prepare=archive),
+    Case("a model of another library, to go on with", ("resume", "model.zip"), ("model.zip",), prepare=archive),
+    Case("a file of weights", ("eval", "w.safetensors"), ("w.safetensors",),
          prepare=lambda a: a.put("w.safetensors", b"\0" * 64)),
-    Kind("a run that has no checkpoint yet", ("eval", "runs/x"), ("no checkpoint",),
+    Case("a run that has no checkpoint yet", ("eval", "runs/x"), ("no checkpoint",),
          prepare=lambda a: (a.here / "runs/x/checkpoints").mkdir(parents=True)),
     given("weights cut short", EVAL, "model.safetensors", "damaged", prepare=cut("model.safetensors")),
     given("a manifest cut short", RESUME, "manifest.json", "damaged", prepare=cut("manifest.json")),
@@ -96,7 +96,8 @@ KINDS = [
     given("no episodes", ("eval", "{run}", "--num-episodes", "0"), "num_episodes is 0"),
     given("half an episode", ("eval", "{run}", "--num-episodes", "0.5"), "num-episodes"),
     given("a flag that eval does not have", (*EVAL, "--episodes", "3"), "--episodes"),
-    given("a video of what cannot be seen", (*EVAL, "--env-id", "strange_envs:NarrowObservation-v0", "--record", "v"),
+    given("a video of what cannot be seen",
+          (*EVAL, "--env-id", "strange_envs:strange/NarrowObservation-v0", "--record", "v"),
           "NarrowObservation-v0"),
     given("a video into a file", (*EVAL, "--record", "/dev/null"), "/dev/null"),
     given("a checkpoint that was pruned", ("eval", "{run}/checkpoints/step_7"), "step_7 does not exist"),

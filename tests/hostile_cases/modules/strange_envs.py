@@ -121,7 +121,7 @@ def _spoiling(spoiled: Any) -> Any:
 
 for _name, _spoiled in SPOILED.items():
     _made = type(_name, (Plain,), {"spoiled": _spoiling(_spoiled), "__module__": __name__})
-    gymnasium.register(f"{_name}-v0", entry_point=_made, disable_env_checker=True)
+    gymnasium.register(f"strange/{_name}-v0", entry_point=_made, disable_env_checker=True)
 
 
 def _of_space(**space: Any) -> Any:
@@ -139,7 +139,7 @@ SPACED: dict[str, Any] = {
     "ManyActions": {"action_space": spaces.Discrete(2**40)},
 }
 for _name, _space in SPACED.items():
-    gymnasium.register(f"{_name}-v0", entry_point=_of_space(**_space), disable_env_checker=True)
+    gymnasium.register(f"strange/{_name}-v0", entry_point=_of_space(**_space), disable_env_checker=True)
 
 
 class RaisesWhenBuilt(Plain):
@@ -209,7 +209,7 @@ for _kind in (
     RaisesInClose,
     NeedsPackage,
 ):
-    gymnasium.register(f"{_kind.__name__}-v0", entry_point=_kind, disable_env_checker=True)
+    gymnasium.register(f"strange/{_kind.__name__}-v0", entry_point=_kind, disable_env_checker=True)
 
 one = Plain()
 """An environment where a function that builds one is asked for."""
