@@ -19,10 +19,6 @@ ROWS = 10
 DDPG = {"num_critics": 1, "policy_delay": 1, "target_policy_noise": 0.0}
 
 
-def explorer_of(learner: Any) -> Any:
-    return learner.owners["learner/explorer"]
-
-
 def make_config(*, seed: int = 0, normalize_obs: bool = False, **settings: Any) -> TrainConfig:
     return TrainConfig(
         algo="td3",
@@ -35,11 +31,17 @@ def make_config(*, seed: int = 0, normalize_obs: bool = False, **settings: Any) 
     )
 
 
+SPEC = EnvSpec(spaces.Box(-5, 5, (3,)), spaces.Box(-2, 3, (2,)), 4)
+
+
 def make_learner(**settings: Any) -> TD3Learner:
-    spec = EnvSpec(spaces.Box(-5, 5, (3,)), spaces.Box(-2, 3, (2,)), 4)
-    learner = build_parts(make_config(**settings), spec).learner
+    learner = build_parts(make_config(**settings), SPEC).learner
     assert isinstance(learner, TD3Learner)
     return learner
+
+
+def make_explorer(**settings: Any) -> Any:
+    return build_parts(make_config(**settings), SPEC).actor.explorer
 
 
 def at(updates: int) -> Progress:
@@ -226,11 +228,10 @@ def test_the_actor_climbs_the_first_critic_alone() -> None:
 
 
 def test_exploration_noise_is_the_configured_one() -> None:
-    gaussian = explorer_of(make_learner(action_noise_sigma=0.3)).noise
+    gaussian = make_explorer(action_noise_sigma=0.3).noise
     assert isinstance(gaussian, GaussianNoise)
     assert (gaussian.shape, gaussian.sigma) == ((4, 2), 0.3)
-    correlated_learner = make_learner(action_noise="ornstein_uhlenbeck", action_noise_sigma=0.3)
-    correlated = explorer_of(correlated_learner).noise
+    correlated = make_explorer(action_noise="ornstein_uhlenbeck", action_noise_sigma=0.3).noise
     assert isinstance(correlated, OrnsteinUhlenbeckNoise)
     assert (correlated.value.shape, correlated.sigma) == ((4, 2), 0.3)
 
@@ -247,8 +248,6 @@ def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip(settings: dict[s
     one.policy.observe(transitions(90).obs)
     for index in range(3):
         one.update(transitions(index), at(index))
-        assert explorer_of(one).noise is not None
-        explorer_of(one).noise.sample(explorer_of(one).rng)
     assert not torch.equal(flat(one.critics), flat(other.critics))
     other.load_state_dict(one.state_dict())
     for index in range(3, 8):
@@ -262,8 +261,7 @@ def test_a_learner_goes_on_bit_for_bit_after_a_state_round_trip(settings: dict[s
     ):
         for name, tensor in mine.state_dict().items():
             assert torch.equal(tensor, theirs.state_dict()[name]), name
-    noises = [explorer_of(learner).noise.sample(explorer_of(learner).rng) for learner in (one, other)]
-    assert (noises[0] == noises[1]).all()
+    assert one.noise_rng.random() == other.noise_rng.random()
 
 
 @pytest.mark.parametrize(
