@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from rl_training.core.blocks import Block
 from rl_training.core.columns import Column
 from rl_training.core.rows import Rows
 from rl_training.core.types import (
@@ -134,11 +135,16 @@ class Engine(Protocol):
 
 
 class Recorder(Protocol):
-    """The half of an experience source that the sampler sees."""
+    """The half of an experience source that the sampler sees: records steps one by one, or a block of them at once.
+
+    Per step: `record_action` before the environments overwrite the observations, then `record_outcome`; after the last
+    step `end_collect`. `record_block` has the same result as recording the steps of the block.
+    """
 
     def record_action(self, obs: ObsArray, acted: ActArrays) -> None: ...
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None: ...
     def end_collect(self, acted: ActArrays) -> None: ...
+    def record_block(self, block: Block) -> None: ...
 
 
 class ExperienceSource(Recorder, Protocol[BatchT]):

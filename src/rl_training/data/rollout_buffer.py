@@ -9,6 +9,7 @@ import torch
 from gymnasium import Space
 from torch import Tensor
 
+from rl_training.core.blocks import Block
 from rl_training.core.columns import (
     Allocator,
     Column,
@@ -192,6 +193,24 @@ class RolloutBuffer:
         if step.num_valid < self.num_envs:
             write["valid"][row] = step.valid
         self.row += 1
+
+    def record_block(self, block: Block) -> None:
+        """Copy all steps of a block into the next rows."""
+        start, stop = self.row, self.row + block.num_steps
+        if stop > self.num_steps:
+            raise IndexError(
+                f"a block of {block.num_steps} steps does not fit into the {self.num_steps - start} rows that are left"
+            )
+        rows, write = slice(start, stop), self._write
+        for key, array in leaves(block.obs):
+            self._write_obs[key][rows] = array[:-1]
+        columns = {
+            "actions": block.action, "logprobs": block.logprob, "values": block.value, "rewards": block.signal,
+            "dones": block.ended, "cuts": block.cut, "final_values": block.final_value, "valid": block.valid,
+        }  # fmt: skip
+        for name, array in (columns | block.extra).items():
+            write[name][rows] = array
+        self.row = stop
 
     def compute_returns_and_advantages(
         self, last_value: Tensor, gamma: float, gae_lambda: float, *, rewards: Tensor | None = None

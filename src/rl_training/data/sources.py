@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_training.config.schedules import interpolated
+from rl_training.core.blocks import Block
 from rl_training.core.seeding import generator_state, set_generator_state
 from rl_training.core.types import (
     ActArrays,
@@ -20,6 +21,7 @@ from rl_training.core.types import (
     UpdateResult,
     tensors_of,
 )
+from rl_training.data.block_recorder import record_steps
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 
@@ -64,6 +66,11 @@ class RolloutSource:
     def end_collect(self, acted: ActArrays) -> None:
         """Keep the value that follows the last row."""
         self._last_value.copy_(torch.from_numpy(acted.last_value))
+
+    def record_block(self, block: Block) -> None:
+        """Copy a block of steps, and the value that follows its last row."""
+        self.buffer.record_block(block)
+        self._last_value.copy_(torch.from_numpy(block.last_value))
 
     def batches(self, progress: Progress) -> Iterator[RolloutBatch]:
         """Yield the rollout [T * N] with advantages and returns, then rewind the buffer."""
@@ -153,6 +160,10 @@ class ReplaySource:
 
     def end_collect(self, acted: ActArrays) -> None:
         """Nothing waits for the end of a collect."""
+
+    def record_block(self, block: Block) -> None:
+        """Record the steps of a block in their order: n-step returns, frames and statistics depend on it."""
+        record_steps(self, block)
 
     @property
     def owed(self) -> int:
