@@ -109,7 +109,7 @@ FIGURES: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/pixels.md", r"transitions take ([\d.]+) GB", lambda: replay_memory()[0]),
     ("docs/pixels.md", r"about (one \w+) of Stable-Baselines3's buffer", lambda: replay_memory()[1]),
     ("docs/reliability.md", r"test with (\d+) kills", lambda: kills("chaos.md")),
-    ("docs/reliability.md", r"\[(\d+) kinds\]", lambda: first("hostile.md", r"(\d+) kinds of bad command line")),
+    ("docs/reliability.md", r"\[(\d+) cases\]", lambda: first("hostile.md", r"(\d+) (?:kinds of )?bad command line")),
     ("docs/reliability.md", r"\[(\d+) kinds of malicious", lambda: first("hostile_folders.md", r"(\d+) kinds")),
     ("docs/reliability.md", r"`max_eval_episode_steps` \(([\d,]+)\)", lambda: default("max_eval_episode_steps")),
     ("docs/benchmarks.md", r"(\d[\d,]*) resamples", lambda: f"{RESAMPLES:,}"),
@@ -126,8 +126,8 @@ DEFINITIONS = [r"95% (?:percentile bootstrap|interval)", r"21-25"]
 """Numbers with a unit that nobody measured: they say what something means."""
 
 MEASURED = re.compile(
-    r"\b[\d.,]*\d ?(?:%|×|(?:times|fold|percent|seconds?|minutes|hours|ms|µs|kB|MB|GB|MiB|GiB|kills|kinds|presets|"
-    r"resamples|lines of code)\b)"
+    r"\b[\d.,]*\d ?(?:%|×|(?:times|fold|percent|seconds?|minutes|hours|ms|µs|kB|MB|GB|MiB|GiB|kills|kinds|cases|"
+    r"presets|resamples|lines of code)\b)"
 )
 
 
