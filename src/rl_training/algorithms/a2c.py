@@ -47,12 +47,12 @@ class A2CConfig(ActorCriticConfig):
     """Added to the root of the mean squared gradient."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return what is impossible, each naming key, value and remedy."""
+        """Return a message for every invalid setting, with its key, value and remedy."""
         return [*super().problems(num_envs), *self.not_positive("rms_prop_eps")]
 
 
 # With the default networks and heads `a2c_gradient` computes this loss together with its derivatives.
-# tests/parity/test_update_paths.py trains with both and holds them equal.
+# tests/unit/algorithms/test_loss_gradients.py holds both equal; tests/parity/test_update_paths.py trains with both.
 def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef: float) -> dict[str, Tensor]:
     """Return the objective and its parts as 0-d tensors. Pure.
 

@@ -42,7 +42,7 @@ class ContinuousConfig(ReplayConfig):
     None: for images."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return what is impossible, each naming key, value and remedy."""
+        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [*super().problems(num_envs), *self.not_positive("tau"), *self.outside("tau", 0, 1)]
         if self.critic_hidden_sizes is not None:
             found += self.bad_sizes("critic_hidden_sizes")

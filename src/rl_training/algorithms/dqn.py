@@ -84,7 +84,7 @@ class DQNConfig(ReplayConfig):
         return self.target_update_every_timesteps or DEFAULT_TARGET_TIMESTEPS
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return what is impossible, each naming key, value and remedy."""
+        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [
             *super().problems(num_envs),
             *self.not_positive("max_grad_norm", "tau", "exploration_fraction"),

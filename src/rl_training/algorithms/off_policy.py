@@ -48,7 +48,7 @@ class ReplayConfig(AlgorithmConfig):
     """Nonlinearity of the hidden layers."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return what is impossible, each naming key, value and remedy."""
+        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [
             *self.not_positive("learning_rate", "train_freq"),
             *self.outside("batch_size", 1, 2**28),

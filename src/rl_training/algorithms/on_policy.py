@@ -86,7 +86,7 @@ class ActorCriticConfig(AlgorithmConfig):
         return self.num_steps * num_envs
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return what is impossible, each naming key, value and remedy."""
+        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [
             *self.not_positive("num_steps", "learning_rate", "max_grad_norm"),
             *self.outside("gamma", 0, 1),

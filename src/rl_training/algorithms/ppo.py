@@ -62,7 +62,7 @@ class PPOConfig(ActorCriticConfig):
         return f"use a batch_size of 2 or more that divides num_steps * num_envs ({rows})"
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return what is impossible, each naming key, value and remedy."""
+        """Return a message for every invalid setting, with its key, value and remedy."""
         rows = self.num_steps * num_envs
         found = [
             *super().problems(num_envs),
@@ -79,7 +79,7 @@ class PPOConfig(ActorCriticConfig):
 
 
 # With the default networks and heads `ppo_gradient` computes this loss together with its derivatives.
-# tests/parity/test_update_paths.py trains with both and holds them equal.
+# tests/unit/algorithms/test_loss_gradients.py holds both equal; tests/parity/test_update_paths.py trains with both.
 def ppo_loss(
     minibatch: Mapping[str, Tensor | None],
     *,

@@ -142,7 +142,7 @@ def chosen(outputs: Tensor, actions: Tensor) -> Tensor:
 
 
 # With the default network `td_gradient` computes the mean of these losses together with its derivative.
-# tests/parity/test_update_paths.py trains with both and holds them equal.
+# tests/unit/algorithms/test_loss_gradients.py holds both equal; tests/parity/test_update_paths.py trains with both.
 def td_losses(
     values: Tensor, next_values: Tensor, rewards: Tensor, discounts: Tensor, *, huber: bool
 ) -> tuple[Tensor, Tensor]:
@@ -175,6 +175,7 @@ def best_values(outputs: Numbers, chooser: Numbers, mask: Numbers | None, backen
     return outputs[backend.arange(len(outputs)), allowed.argmax(1)]
 
 
+# Autograd differentiates the losses of distributions: these two functions are what runs.
 def categorical_losses(
     logits: Tensor, next_logits: Tensor, rewards: Tensor, discounts: Tensor, support: Tensor
 ) -> tuple[Tensor, Tensor]:

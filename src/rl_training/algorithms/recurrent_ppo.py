@@ -37,7 +37,7 @@ class RecurrentPPOConfig(PPOConfig):
     """Widths of the hidden layers after the core."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return what is impossible, each naming key, value and remedy."""
+        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [
             *super().problems(num_envs),
             *self.outside("core_size", 1, 2**14),

@@ -58,7 +58,7 @@ class SACConfig(ContinuousConfig):
     """Deviation of action_noise, where the range of an action is [-1, 1]."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return what is impossible, each naming key, value and remedy."""
+        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [
             *super().problems(num_envs),
             *self.not_positive("ent_coef_init"),
@@ -86,7 +86,7 @@ class SACConfig(ContinuousConfig):
 
 
 # These functions are what runs, on arrays and tensors alike: `xp` is NumPy or torch. Each loss returns its derivatives,
-# too. tests/parity/test_sac_reference.py holds them equal to the single-file reference, which uses autograd.
+# too; tests/unit/algorithms/test_continuous_losses.py holds these equal to autograd.
 def sac_targets(
     rows: Transitions, next_values: Numbers, next_logprobs: Numbers, alpha: Numbers, xp: Any
 ) -> Numbers:

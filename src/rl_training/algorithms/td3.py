@@ -50,7 +50,7 @@ class TD3Config(ContinuousConfig):
     """Deviation of the exploration noise, where the range of an action is [-1, 1]."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return what is impossible, each naming key, value and remedy."""
+        """Return a message for every invalid setting, with its key, value and remedy."""
         return [
             *super().problems(num_envs),
             *self.not_positive("policy_delay"),
@@ -60,7 +60,7 @@ class TD3Config(ContinuousConfig):
 
 
 # These functions are what runs, on arrays and tensors alike: `xp` is NumPy or torch. Each loss returns its derivative,
-# too. tests/parity/test_td3_reference.py holds them equal to the single-file reference, which uses autograd.
+# too; tests/unit/algorithms/test_continuous_losses.py holds these equal to autograd.
 def td3_targets(rows: Transitions, next_values: Numbers, xp: Any) -> Numbers:
     """Return what the critics should say [B]: reward + discount * smallest next value."""
     return rows.rewards + rows.discounts * xp.amin(next_values, axis=0)

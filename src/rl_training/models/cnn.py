@@ -1,4 +1,4 @@
-"""Convolutional encoders: one trunk per image of an observation, and its other numbers beside their features."""
+"""Convolutional encoders: one trunk per image of an observation; other numbers are appended to the features."""
 
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ from rl_training.core.types import Obs
 from rl_training.models.inputs import ObservationInputs
 
 NATURE_FROM = 64
-"""From this side on `auto` takes the trunk that was made for 84 x 84; below it the small one."""
+"""Images with a smaller side get the small trunk from `auto`, others the one designed for 84 x 84."""
 
 
 class ImageEncoder(nn.Module):
@@ -37,7 +37,7 @@ class ImageEncoder(nn.Module):
         self.features_dim = features_dim * len(images) + beside
 
     def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
-        """Return convolutions for images of this shape; each encoder says which."""
+        """Return convolutions for images of this shape; each encoder defines its own."""
         raise NotImplementedError("an image encoder needs a trunk of its own")
 
     def _tower(self, space: spaces.Box, features_dim: int) -> nn.Sequential:
@@ -48,7 +48,7 @@ class ImageEncoder(nn.Module):
                 f"images of {height} x {width} are too small for encoder {type(self).__name__}, which needs "
                 f"{self.smallest_side} x {self.smallest_side}; use encoder {others}"
             )
-        with torch.device("meta"):  # shapes alone
+        with torch.device("meta"):  # only to infer shapes
             size = self.trunk(channels, height, width)(torch.zeros(1, channels, height, width)).numel()
         trunk = self.trunk(channels, height, width)
         return nn.Sequential(trunk, nn.Flatten(), nn.Linear(size, features_dim), nn.ReLU(inplace=True))
@@ -64,7 +64,7 @@ class ImageEncoder(nn.Module):
 
 
 class NatureCNN(ImageEncoder):
-    """Three convolutions, doi:10.1038/nature14236: 8 x 8 by 4, 4 x 4 by 2, 3 x 3; made for 84 x 84."""
+    """Three convolutions, doi:10.1038/nature14236: 8 x 8 by 4, 4 x 4 by 2, 3 x 3; designed for 84 x 84."""
 
     smallest_side = 36
 
@@ -103,7 +103,7 @@ class ImpalaCNN(ImageEncoder):
         super().__init__(observation_space, features_dim)
 
     def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
-        """Return the stages; what would need gigabytes for one image is refused."""
+        """Return the stages; images that would need gigabytes each raise an error."""
         known = 1 <= len(self._stages) <= 8 and all(isinstance(n, int) and n >= 1 for n in self._stages)
         if not known or max(self._stages) * height * width > 2**28:
             raise UserError(
@@ -122,7 +122,7 @@ class ImpalaCNN(ImageEncoder):
 
 
 class ResidualBlock(nn.Module):
-    """Adds two convolutions of its input to it."""
+    """A residual block: adds two convolutions of its input to the input."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class ResidualBlock(nn.Module):
 
 
 class AutoCNN(ImageEncoder):
-    """What `auto` gives to images: the trunk of NatureCNN to large ones, that of SmallCNN to the others."""
+    """The encoder `auto`: the trunk of NatureCNN for large images, that of SmallCNN for others."""
 
     def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
         """Return the trunk for images of this size."""

@@ -1,4 +1,4 @@
-"""Images among observations: which entries they are, how they lie in memory, and how they become numbers.
+"""Images among observations: which entries are images, their memory layout, and their scaling.
 
 They travel in the type the environment gave them, a byte per value as a rule, and become floats when the encoder reads
 them: a rollout or a batch of floats would be four times as large.
@@ -18,15 +18,15 @@ from rl_training.core.spaces.layout import float_dtype, observation_leaves
 from rl_training.core.types import Obs
 
 WIDEST = 2.0**24
-"""Bounds that are further apart mean nothing: scaled by them, every image would be the same."""
+"""Bounds that are further apart are ignored: scaled by them, all images would look the same."""
 
 
 @dataclass(frozen=True)
 class ImageReading:
-    """Which Boxes count as images, and how they are read."""
+    """Which Boxes are images, and how they are read."""
 
     scale: float | None = None
-    """What values are multiplied by; None brings the bounds of the space to 0 and 1."""
+    """The factor of pixel values; None scales the bounds of the space to 0 and 1."""
     channels: Channels = "auto"
     """Which axis holds the channels; auto is the smaller of first and last."""
     any_size: bool = False
@@ -57,7 +57,7 @@ class ImageLeaf:
         return images.permute(0, 3, 1, 2) if self.channels_last else images
 
     def scaled(self, images: Tensor) -> Tensor:
-        """Return floats [B, C, H, W] with the channels of a pixel side by side in memory: convolutions are faster so.
+        """Return floats [B, C, H, W] in channels-last memory format, which makes convolutions faster.
 
         The layout is changed before the type: bytes are less to move. Whole numbers are copied when they become
         floats, and the copy may be scaled in place: a product would take as much memory again.
@@ -72,7 +72,7 @@ class ImageLeaf:
 
     @property
     def encoder_space(self) -> spaces.Box:
-        """What an encoder is told of its inputs."""
+        """The space that an encoder gets for these images."""
         low, high = ((bound - self.offset) * self.factor for bound in _bounds(self.space))
         return spaces.Box(low, high, (self.channels, self.height, self.width), float_dtype())
 
@@ -107,7 +107,7 @@ def _bounds(space: spaces.Box) -> tuple[float, float]:
 
 
 def encoder_space(space: Space[Any], images: Mapping[str, ImageLeaf]) -> Space[Any]:
-    """Return the space with images as encoders get them; nested ones under keys such as `a/b` if there are images."""
+    """Return the space that encoders get: images as floats, nested entries under keys such as `a/b`."""
     if not images:
         return space
     if "" in images:
@@ -119,14 +119,14 @@ def encoder_space(space: Space[Any], images: Mapping[str, ImageLeaf]) -> Space[A
 
 
 def _flat(space: Space[Any]) -> Space[Any]:
-    """Return a space of rank 3 that is no image as one of rank 1, so that nobody takes it for one."""
+    """Return a space of rank 3 that is not an image with rank 1, so that no encoder takes it for an image."""
     if isinstance(space, spaces.Box) and len(space.shape) == 3:
         return spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=space.dtype.type)
     return space
 
 
 class ScaledImages(nn.Module):
-    """An encoder that is handed its images as scaled floats; the only place where they become floats."""
+    """Wraps an encoder: converts images to scaled floats, and is the only place that does."""
 
     def __init__(self, encoder: nn.Module, images: Mapping[str, ImageLeaf]) -> None:
         super().__init__()
@@ -134,12 +134,12 @@ class ScaledImages(nn.Module):
 
     @property
     def features_dim(self) -> int:
-        """The encoder's."""
+        """The number of features of the encoder."""
         width: Any = self.encoder.features_dim
         return int(width)
 
     def forward(self, inputs: Obs) -> Tensor:
-        """Return features [B, D] of images [B, C, H, W] in their own types, and of what lies beside them."""
+        """Return features [B, D] of images [B, C, H, W] in their own types and of the other inputs."""
         if isinstance(inputs, Tensor):
             features: Tensor = self.encoder(self.images[""].scaled(inputs))
             return features

@@ -34,7 +34,7 @@ def encoder_names() -> list[str]:
 def chosen_encoder(
     name: str, given: EncoderClass | None, space: Space[Any], reading: ImageReading = READING
 ) -> tuple[EncoderClass | None, ImageReading]:
-    """Return the class that the setting means, None for `flat`, and which entries it reads as images.
+    """Return the class for the setting (None for `flat`), and which entries are images.
 
     One of the user's own must be `given`; it gets a Box of rank 2 as it is.
     """
@@ -62,7 +62,7 @@ def make_encoder(
     arguments: Mapping[str, Any],
     generator: torch.Generator,
 ) -> nn.Module:
-    """Return an encoder that was tried once; it acts and is evaluated with dropout off.
+    """Return an encoder after a trial run; it is in eval mode.
 
     It draws its weights as it likes, from torch's global generator: that one is set from ours, and put back after.
     """
@@ -81,7 +81,7 @@ def make_encoder(
 
 @contextlib.contextmanager
 def _explained(name: str, features_dim: int, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Turn whatever an encoder's constructor raises into a sentence that says how it was called."""
+    """Turn an error of an encoder's constructor into one that says how it was called."""
     try:
         yield
     except UserError:
@@ -100,7 +100,7 @@ def encoder_size(
     features_dim: int,
     arguments: Mapping[str, Any],
 ) -> tuple[int, int]:
-    """Return how many features one of our encoders has, and how many weights, without taking memory for them."""
+    """Return the number of features and of weights of one of our encoders, without allocating it."""
     if encoder is None:
         return num_features(space), 0
     with _explained(encoder_name(encoder), features_dim, arguments), torch.device("meta"):
@@ -109,7 +109,7 @@ def encoder_size(
 
 
 def is_ours(encoder: EncoderClass | None) -> bool:
-    """Tell whether an encoder is of this package; the weights of any other are its own business."""
+    """Return whether an encoder is one of this package; others initialise their own weights."""
     return encoder in (AutoCNN, *ENCODERS.values())
 
 

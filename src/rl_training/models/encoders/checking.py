@@ -1,4 +1,4 @@
-"""An encoder is tried before anything depends on it, and a wrong one gets one sentence."""
+"""Checks an encoder with a trial run, and raises a clear error for an invalid one."""
 
 import copy
 from numbers import Integral
@@ -19,7 +19,7 @@ LARGEST = 10.0
 
 
 def check_encoder(module: Any, name: str, inputs: ObservationInputs) -> nn.Module:
-    """Refuse what is no module, does not say its width, or does not make finite features [B, features_dim] of inputs.
+    """Raise an error unless it is a module with a `features_dim` that returns finite features [B, features_dim].
 
     It is tried as it acts, on one row, and as it learns, on several. Returned is what scales its images first, if there
     are any.
@@ -48,13 +48,13 @@ def check_encoder(module: Any, name: str, inputs: ObservationInputs) -> nn.Modul
     before = copy.deepcopy(module.state_dict())
     whole.train()
     _try(whole, name, int(width), inputs, rows=ROWS)
-    # whatever the trial changed, such as statistics of batches, is as it was
+    # undo what the trial changed, such as batch statistics
     module.load_state_dict(before)
     return whole
 
 
 def learns_from_one_row(module: nn.Module, inputs: ObservationInputs) -> bool:
-    """Tell whether an encoder can be trained on a single row; one with batch statistics cannot."""
+    """Return whether an encoder can be trained on a single row; one with batch statistics cannot."""
     before, training = copy.deepcopy(module.state_dict()), module.training
     device = next(module.parameters(), torch.zeros(0)).device
     try:
