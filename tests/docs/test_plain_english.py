@@ -22,7 +22,7 @@ PAGES = [
     *sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")),
 ]
 
-CLEAN_SOURCES: tuple[str, ...] = ()
+CLEAN_SOURCES: tuple[str, ...] = ("cli", "config", "__init__.py", "algorithms/base.py")
 """Folders and files below `src/rl_training` whose docstrings, comments and messages are checked as well."""
 PAGES += sorted(
     path.relative_to(ROOT).as_posix()
@@ -31,7 +31,11 @@ PAGES += sorted(
     if path.is_file()
 )
 
-CLEAN_COMMANDS = ("runs list", "export-results")
+CLEAN_COMMANDS = (
+    "train", "train ppo", "train a2c", "train dqn", "train sac", "train td3", "train recurrent_ppo", "eval", "resume",
+    "check-env", "zoo", "zoo list", "zoo show", "zoo run", "benchmark", "runs", "runs list", "runs show", "runs diff",
+    "runs rm", "export-results",
+)  # fmt: skip
 """Commands, such as `train ppo`, whose `--help` is checked as well."""
 
 INSTEAD = {

@@ -35,16 +35,16 @@ class A2CConfig(ActorCriticConfig):
     num_steps: int = 5
     """Steps per environment in one rollout."""
     learning_rate: float = 7e-4
-    """Step size of RMSprop at the start."""
+    """Learning rate of RMSprop at the start."""
     learning_rate_schedule: Schedule = "constant"
-    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-    [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
     gae_lambda: float = 1.0
-    """Trace of the advantage estimate, in [0, 1]: 0 is one step, 1 is the whole rollout."""
+    """Lambda of generalized advantage estimation, in [0, 1]: 0 uses one step, 1 the whole rollout."""
     normalize_advantage: bool = False
-    """Give the advantages of each rollout zero mean and unit deviation."""
+    """Normalize the advantages of each rollout to zero mean and unit standard deviation."""
     rms_prop_eps: float = 1e-5
-    """Added to the root of the mean squared gradient."""
+    """Epsilon of RMSprop, added to the root of the mean squared gradient."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return a message for every invalid setting, with its key, value and remedy."""

@@ -42,11 +42,11 @@ class Algorithm:
     name: ClassVar[str]
     config_class: ClassVar[type[AlgorithmConfig]]
     action_spaces: ClassVar[tuple[type[Space[Any]], ...]]
-    """The kinds of actions it takes."""
+    """The action spaces it supports."""
     bounded_actions: ClassVar[bool] = False
     """Whether continuous actions must have finite bounds."""
     takes_action_masks: ClassVar[bool] = False
-    """Whether its policy heeds masks of allowed actions."""
+    """Whether its policy uses action masks."""
 
     def __init__(
         self,

@@ -32,14 +32,14 @@ class ContinuousConfig(ReplayConfig):
     """Settings of every algorithm with an actor and critics for continuous actions."""
 
     tau: float = 0.005
-    """Part by which the target networks move to the online ones."""
+    """Fraction by which the target networks move towards the online networks at each update."""
     num_critics: int = 2
-    """Critics, batched as one network; the target is the smallest of their values."""
+    """Number of critics, batched as one network; the target is their minimum."""
     critic_hidden_sizes: tuple[int, ...] | None = None
-    """Widths of the critics' hidden layers, if they are to be others."""
+    """Widths of the critics' hidden layers; by default hidden_sizes."""
     share_encoder: bool | None = None
-    """Let the actor read the critics' encoder, which then learns from their loss alone; otherwise each has its own.
-    None: for images."""
+    """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
+    None shares it for images."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return a message for every invalid setting, with its key, value and remedy."""

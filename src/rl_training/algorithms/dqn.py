@@ -32,49 +32,50 @@ class DQNConfig(ReplayConfig):
     """Settings of DQN. Rainbow is double, dueling, prioritized, n_step 3, noisy and distribution c51 together."""
 
     learning_rate: float = 1e-4
-    """Step size of Adam at the start."""
+    """Learning rate of Adam at the start."""
     batch_size: int = 32
     """Transitions in one update."""
     train_freq: int = 4
-    """Transitions, summed over environments, after which gradient_steps updates are due."""
+    """Number of transitions, summed over environments, between rounds of updates."""
     target_update_every_timesteps: int | None = None
-    """Environment steps between copies to the target network; 10,000 if neither unit is given."""
+    """Environment steps between updates of the target network; 10,000 if neither unit is given."""
     target_update_every_updates: int | None = None
-    """The same counted in updates; give one of the two."""
+    """The same, counted in updates; give only one of the two."""
     tau: float = 1.0
-    """Part by which the target network moves to the online one each time; 1 copies it."""
+    """Fraction by which the target network moves towards the online network at each update; 1 copies it."""
     exploration_initial_eps: float = 1.0
-    """Probability of a random action at the start, one coin per environment."""
+    """Probability of a random action at the start, drawn separately for each environment."""
     exploration_final_eps: float = 0.05
     """Probability of a random action after exploration_fraction."""
     exploration_fraction: float = 0.1
-    """Part of the budget over which that probability falls linearly."""
+    """Fraction of the training budget over which this probability decreases linearly."""
     max_grad_norm: float = 10.0
-    """Largest norm of the whole gradient."""
+    """Maximum norm of the gradient; larger gradients are scaled down."""
     td_loss: Literal["huber", "mse"] = "huber"
-    """Loss of the temporal difference, for distribution none."""
+    """Loss of the temporal-difference error, for distribution none."""
     double: bool = False
-    """Choose the next action with the online network, value it with the target one (arXiv:1509.06461)."""
+    """Choose the next action with the online network and evaluate it with the target network (arXiv:1509.06461)."""
     dueling: bool = False
-    """Separate streams for the state's value and the advantages (arXiv:1511.06581)."""
+    """Use separate streams for the state value and the advantages (arXiv:1511.06581)."""
     noisy: bool = False
-    """Explore by learned noise in the upper layers (arXiv:1706.10295) instead of random actions: epsilon is then 0."""
+    """Explore by learned noise in the upper layers (arXiv:1706.10295) instead of random actions; epsilon is then
+    0."""
     distribution: Distribution = "none"
-    """What is learned of each return: its mean, a c51 histogram, or its quantiles."""
+    """What to learn about the return of each action: its mean, a c51 histogram, or its quantiles."""
     num_atoms: int = 51
-    """Bars of the c51 histogram."""
+    """Number of atoms of the c51 histogram."""
     v_min: float = -10.0
-    """Smallest return that the c51 histogram can hold."""
+    """Smallest return that the c51 histogram represents."""
     v_max: float = 10.0
-    """Largest return that the c51 histogram can hold."""
+    """Largest return that the c51 histogram represents."""
     num_quantiles: int = 50
-    """Quantiles of distribution quantile."""
+    """Number of quantiles, for distribution quantile."""
     prioritized: bool = False
     """Replay transitions with large errors more often (arXiv:1511.05952)."""
     priority_alpha: float = 0.6
-    """How much the error counts: 0 is uniform."""
+    """How strongly the error determines the priority; 0 samples uniformly."""
     priority_beta: float = 0.4
-    """How much of the bias is undone at the start, rising linearly to 1."""
+    """Initial exponent of the importance weights, which increases linearly to 1."""
 
     @property
     def target_timesteps(self) -> int | None:
@@ -106,9 +107,9 @@ class DQNConfig(ReplayConfig):
             found.append(f"v_min is {self.v_min} and v_max {self.v_max}; use v_min < v_max")
         return found
 
-    def remarks(self, total_timesteps: int, num_envs: int) -> list[str]:
+    def probable_mistakes(self, total_timesteps: int, num_envs: int) -> list[str]:
         """A noisy network makes no use of random actions after the first ones."""
-        found = super().remarks(total_timesteps, num_envs)
+        found = super().probable_mistakes(total_timesteps, num_envs)
         usual = {item.name: item.default for item in fields(self)}
         names = ("exploration_initial_eps", "exploration_final_eps", "exploration_fraction")
         unread = [name for name in names if getattr(self, name) != usual[name]]

@@ -35,82 +35,84 @@ class RunKeywords(TypedDict, total=False):
     env_id: str
     """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first."""
     seed: int
-    """Root of all random streams, 0 or more."""
+    """Seed of all random numbers, 0 or more."""
     output_dir: str | PathLike[str]
-    """Folder that run folders are made in."""
+    """Folder in which run folders are created."""
     total_timesteps: int
     """Environment steps to train for, summed over environments."""
     device: str
-    """torch device; auto is the CPU, which is faster for small networks."""
+    """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"]
-    """Threads for torch and NumPy's products; auto is one for small networks and a few for CNNs and wide layers."""
+    """Threads for PyTorch and NumPy; auto uses one for small networks and a few for CNNs and wide layers."""
     num_envs: int
-    """Environments stepped side by side."""
+    """Number of environments that are stepped in parallel."""
     env_backend: Literal["sync", "async", "native"]
-    """In this process, one process each with shared memory, or the environment's own vector implementation."""
+    """Where environments run: sync, in this process; async, in one process each, with shared memory; native, in the
+    environment's own vector implementation."""
     env_kwargs: dict[str, Any]
     """Arguments for the environment's constructor, as a YAML map."""
     env_wrappers: Wrappers
     """Wrappers around each environment, innermost first: module:Wrapper, or {module:Wrapper: {argument: value}}."""
     max_episode_steps: int | None
-    """Steps after which an episode is truncated, in the place of the environment's own time limit."""
+    """Steps after which an episode is truncated, instead of the environment's own time limit."""
     env_timeout: float
-    """Seconds a worker of the async backend may take for one step before it counts as hung."""
+    """Seconds that a worker of the async backend may take for one step before the run reports it as hung."""
     rebuild_envs: Literal["auto", "on", "off"]
-    """Build environments anew for every episode; auto does so if they keep something across resets."""
+    """Build a new environment for every episode; auto does so if environments keep state across resets."""
     max_restarts: int
-    """How often a run may rebuild itself from its last checkpoint after an environment failed."""
+    """How often a run may restart from its last checkpoint after an environment failed."""
     preprocessing: Literal["none", "image", "atari"]
-    """What is done to observations: nothing, resizing and stacking of images, or the usual treatment of Atari games."""
+    """Preprocessing of observations: none; image, which resizes and stacks images; atari, the standard preprocessing
+    of Atari games."""
     image_size: int | None
-    """Height and width that images are scaled to; by default 84 for atari, and as they are for image."""
+    """Height and width to which images are resized; by default 84 for atari, and unchanged for image."""
     grayscale: bool | None
-    """Show images in shades of gray; by default for atari, and not for image."""
+    """Convert images to grayscale; by default for atari, and not for image."""
     frame_stack: int | None
-    """How many frames make one observation, oldest first; by default 4 for atari, and 1 for image."""
+    """Number of frames in one observation, oldest first; by default 4 for atari, and 1 for image."""
     noop_max: int
-    """atari: a game begins with 1 to so many frames of doing nothing, by chance; 0 for none."""
+    """atari: start each game with a random number of no-ops, up to this many; 0 for none."""
     frame_skip: int
-    """atari: how many frames an action lasts."""
+    """atari: number of frames for which an action is repeated."""
     max_pool: bool
-    """atari: show the brighter of the last two frames, as some games draw their sprites in turn."""
+    """atari: take the maximum of the last two frames, as some games draw sprites in every other frame only."""
     terminal_on_life_loss: bool
-    """atari: what comes after a lost life does not count for what came before; the game goes on all the same."""
+    """atari: treat a lost life as terminal in returns and advantages; the game itself continues."""
     fire_reset: bool
-    """atari: press FIRE at the beginning and after a lost life, in games that wait for it."""
+    """atari: press FIRE at the start and after a lost life, in games that wait for it."""
     clip_reward: bool
-    """atari: learn from the sign of rewards; logs and evaluations tell the score."""
+    """atari: learn from the sign of rewards; logs and evaluations report the score."""
     use_action_masks: Literal["auto", "on", "off"]
-    """Heed what the environment says of allowed actions; auto does so if it says something."""
+    """Use action masks; auto does so if the environment provides them."""
     normalize_obs: bool
-    """Normalise observations by running statistics that are saved with the model."""
+    """Normalize observations by running statistics, which are saved with the model."""
     normalize_reward: bool
-    """Scale rewards by the running deviation of the return; reported returns stay raw."""
+    """Divide rewards by the running standard deviation of the return; reported returns are not scaled."""
     eval_every_timesteps: int
-    """Environment steps between evaluations; 0 evaluates at the end only."""
+    """Environment steps between evaluations; 0 evaluates only at the end."""
     num_eval_episodes: int
     """Episodes per evaluation."""
     best_by: Literal["reward", "success"]
-    """What makes an evaluation the best: its mean return, or the part of its episodes that say is_success; among equal
-    parts the mean return decides."""
+    """What makes an evaluation the best one: its mean return, or its success rate (episodes that report is_success);
+    the mean return decides between equal success rates."""
     eval_deterministic: bool
-    """Evaluate the most likely action instead of a sampled one."""
+    """Take the most likely action in evaluations instead of a sampled one."""
     max_eval_episode_steps: int
-    """Steps after which an episode of an evaluation or a video that has not ended is cut off, and marked so."""
+    """Steps after which an episode of an evaluation or a video is cut off, and marked as such."""
     checkpoint_every_timesteps: int
-    """Environment steps between checkpoints; 0 writes one at the end only."""
+    """Environment steps between checkpoints; 0 writes one only at the end."""
     keep_checkpoints: int
-    """How many of the newest checkpoints to keep, besides the best."""
+    """Number of most recent checkpoints to keep, in addition to the best one."""
     log_every_timesteps: int
     """Environment steps between rows of the metric files."""
     track: Literal["none", "wandb"]
-    """Also send metrics to this experiment tracker (needs its extra)."""
+    """Experiment tracker to which metrics are sent as well (its extra must be installed)."""
     stop_at_reward: float | None
-    """Stop once an evaluation's mean return reaches this."""
+    """Stop when the mean return of an evaluation reaches this value."""
     stop_after_stale_evals: int | None
-    """Stop after so many evaluations without a new best."""
+    """Stop after this many evaluations without a new best one."""
     max_time: float | None
-    """Pause after so many seconds, with a checkpoint to resume from."""
+    """Pause after this many seconds, with a checkpoint from which the run can be resumed."""
     algorithm: AlgorithmConfig
     """The algorithm's own settings."""
 
@@ -121,61 +123,61 @@ class PPOKeywords(RunKeywords, total=False):
     encoder_kwargs: dict[str, Any]
     """Arguments for the encoder's constructor, as a YAML map."""
     features_dim: int
-    """How many features an encoder is asked for, per image; flat has as many as there are numbers."""
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
     image_scale: float | None
-    """What image values are multiplied by; none brings the bounds of their space to 0 and 1."""
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
     image_channels: Literal["auto", "first", "last"]
-    """Which axis of an image holds the channels; auto is the smaller of the first and the last."""
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
     num_steps: int
     """Steps per environment in one rollout."""
     learning_rate: float
-    """Step size at the start."""
+    """Learning rate at the start."""
     learning_rate_schedule: Schedule
-    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-    [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
     gamma: float
-    """Discount per step, in [0, 1]."""
+    """Discount factor, in [0, 1]."""
     gae_lambda: float
-    """Trace of the advantage estimate, in [0, 1]: 0 is one step, 1 is the whole episode."""
+    """Lambda of generalized advantage estimation, in [0, 1]: 0 uses one step, 1 the whole episode."""
     normalize_advantage: bool
-    """Give the advantages of each minibatch zero mean and unit deviation."""
+    """Normalize the advantages of each minibatch to zero mean and unit standard deviation."""
     ent_coef: float
     """Weight of the entropy bonus."""
     vf_coef: float
-    """Weight of the value loss, which is the mean squared error without a factor of one half."""
+    """Weight of the value loss, the mean squared error (without a factor of one half)."""
     max_grad_norm: float
-    """Largest norm of the whole gradient."""
+    """Maximum norm of the gradient; larger gradients are scaled down."""
     hidden_sizes: Sequence[int]
     """Widths of the hidden layers."""
     critic_hidden_sizes: Sequence[int] | None
-    """Widths of the critic's hidden layers, if they are to be others."""
+    """Widths of the critic's hidden layers; by default hidden_sizes."""
     activation: ActivationName
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     shared_network: bool
-    """Let actor and critic share the hidden layers."""
+    """Share the hidden layers between actor and critic."""
     share_encoder: bool
-    """Let actor and critic share the encoder, if there is one to share."""
+    """Share the encoder between actor and critic, if there is one."""
     orthogonal_init: bool
-    """Orthogonal initial weights; otherwise uniform."""
+    """Initialize weights orthogonally; otherwise uniformly."""
     log_std_init: float
-    """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]; with use_sde that of
-    every entry of its matrices."""
+    """Initial log standard deviation of continuous actions, scaled to [-1, 1] if they are bounded; with use_sde, of
+    every entry of the exploration matrix."""
     use_sde: bool
-    """Explore continuous actions by noise that depends on the state (gSDE), and stays the same for some steps."""
+    """Explore continuous actions by noise that depends on the state (gSDE) and is kept for several steps."""
     sde_sample_freq: int
-    """Steps after which that noise is drawn anew; -1: once per rollout."""
+    """Steps after which this noise is sampled again; -1 samples it once per rollout."""
     batch_size: int
-    """Rows in one minibatch; at most num_steps * num_envs."""
+    """Minibatch size; at most num_steps * num_envs."""
     update_epochs: int
-    """Passes over each rollout."""
+    """Number of epochs over each rollout."""
     clip_coef: float
-    """How far the probability ratio may move from 1 before its gradient is cut."""
+    """How far the probability ratio may move from 1 before it is clipped."""
     clip_coef_schedule: Schedule
-    """How clip_coef moves over the run, written as learning_rate_schedule is."""
+    """Schedule of clip_coef over the run, in the same form as learning_rate_schedule."""
     clip_vloss: bool
-    """Also clip the value's change to clip_coef, and take the larger of both errors."""
+    """Also clip the change of the value to clip_coef, and use the larger of both losses."""
     target_kl: float | None
-    """Stop the epochs before a step on a minibatch whose approximate KL divergence exceeds this; none: never."""
+    """Stop the epochs before a minibatch whose approximate KL divergence exceeds this; none never stops them."""
 
 
 class A2CKeywords(RunKeywords, total=False):
@@ -184,51 +186,51 @@ class A2CKeywords(RunKeywords, total=False):
     encoder_kwargs: dict[str, Any]
     """Arguments for the encoder's constructor, as a YAML map."""
     features_dim: int
-    """How many features an encoder is asked for, per image; flat has as many as there are numbers."""
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
     image_scale: float | None
-    """What image values are multiplied by; none brings the bounds of their space to 0 and 1."""
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
     image_channels: Literal["auto", "first", "last"]
-    """Which axis of an image holds the channels; auto is the smaller of the first and the last."""
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
     num_steps: int
     """Steps per environment in one rollout."""
     learning_rate: float
-    """Step size of RMSprop at the start."""
+    """Learning rate of RMSprop at the start."""
     learning_rate_schedule: Schedule
-    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-    [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
     gamma: float
-    """Discount per step, in [0, 1]."""
+    """Discount factor, in [0, 1]."""
     gae_lambda: float
-    """Trace of the advantage estimate, in [0, 1]: 0 is one step, 1 is the whole rollout."""
+    """Lambda of generalized advantage estimation, in [0, 1]: 0 uses one step, 1 the whole rollout."""
     normalize_advantage: bool
-    """Give the advantages of each rollout zero mean and unit deviation."""
+    """Normalize the advantages of each rollout to zero mean and unit standard deviation."""
     ent_coef: float
     """Weight of the entropy bonus."""
     vf_coef: float
-    """Weight of the value loss, which is the mean squared error without a factor of one half."""
+    """Weight of the value loss, the mean squared error (without a factor of one half)."""
     max_grad_norm: float
-    """Largest norm of the whole gradient."""
+    """Maximum norm of the gradient; larger gradients are scaled down."""
     hidden_sizes: Sequence[int]
     """Widths of the hidden layers."""
     critic_hidden_sizes: Sequence[int] | None
-    """Widths of the critic's hidden layers, if they are to be others."""
+    """Widths of the critic's hidden layers; by default hidden_sizes."""
     activation: ActivationName
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     shared_network: bool
-    """Let actor and critic share the hidden layers."""
+    """Share the hidden layers between actor and critic."""
     share_encoder: bool
-    """Let actor and critic share the encoder, if there is one to share."""
+    """Share the encoder between actor and critic, if there is one."""
     orthogonal_init: bool
-    """Orthogonal initial weights; otherwise uniform."""
+    """Initialize weights orthogonally; otherwise uniformly."""
     log_std_init: float
-    """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]; with use_sde that of
-    every entry of its matrices."""
+    """Initial log standard deviation of continuous actions, scaled to [-1, 1] if they are bounded; with use_sde, of
+    every entry of the exploration matrix."""
     use_sde: bool
-    """Explore continuous actions by noise that depends on the state (gSDE), and stays the same for some steps."""
+    """Explore continuous actions by noise that depends on the state (gSDE) and is kept for several steps."""
     sde_sample_freq: int
-    """Steps after which that noise is drawn anew; -1: once per rollout."""
+    """Steps after which this noise is sampled again; -1 samples it once per rollout."""
     rms_prop_eps: float
-    """Added to the root of the mean squared gradient."""
+    """Epsilon of RMSprop, added to the root of the mean squared gradient."""
 
 
 class DQNKeywords(RunKeywords, total=False):
@@ -237,72 +239,73 @@ class DQNKeywords(RunKeywords, total=False):
     encoder_kwargs: dict[str, Any]
     """Arguments for the encoder's constructor, as a YAML map."""
     features_dim: int
-    """How many features an encoder is asked for, per image; flat has as many as there are numbers."""
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
     image_scale: float | None
-    """What image values are multiplied by; none brings the bounds of their space to 0 and 1."""
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
     image_channels: Literal["auto", "first", "last"]
-    """Which axis of an image holds the channels; auto is the smaller of the first and the last."""
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
     learning_rate: float
-    """Step size of Adam at the start."""
+    """Learning rate of Adam at the start."""
     learning_rate_schedule: Schedule
-    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-    [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
     buffer_size: int
-    """Transitions that are remembered; the newest replace the oldest."""
+    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     batch_size: int
     """Transitions in one update."""
     learning_starts: int
     """Transitions collected with random actions before the first update."""
     train_freq: int
-    """Transitions, summed over environments, after which gradient_steps updates are due."""
+    """Number of transitions, summed over environments, between rounds of updates."""
     gradient_steps: int
-    """Updates per train_freq transitions: their quotient is the update-to-data ratio; -1 makes it 1."""
+    """Updates per train_freq transitions; the ratio of the two is the update-to-data ratio, and -1 makes it 1."""
     gamma: float
-    """Discount per step, in [0, 1]."""
+    """Discount factor, in [0, 1]."""
     n_step: int
-    """Rewards summed before bootstrapping; a window never crosses an episode's end."""
+    """Number of rewards that are summed before bootstrapping; a window never crosses the end of an episode."""
     hidden_sizes: Sequence[int]
     """Widths of the hidden layers."""
     activation: ActivationName
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     target_update_every_timesteps: int | None
-    """Environment steps between copies to the target network; 10,000 if neither unit is given."""
+    """Environment steps between updates of the target network; 10,000 if neither unit is given."""
     target_update_every_updates: int | None
-    """The same counted in updates; give one of the two."""
+    """The same, counted in updates; give only one of the two."""
     tau: float
-    """Part by which the target network moves to the online one each time; 1 copies it."""
+    """Fraction by which the target network moves towards the online network at each update; 1 copies it."""
     exploration_initial_eps: float
-    """Probability of a random action at the start, one coin per environment."""
+    """Probability of a random action at the start, drawn separately for each environment."""
     exploration_final_eps: float
     """Probability of a random action after exploration_fraction."""
     exploration_fraction: float
-    """Part of the budget over which that probability falls linearly."""
+    """Fraction of the training budget over which this probability decreases linearly."""
     max_grad_norm: float
-    """Largest norm of the whole gradient."""
+    """Maximum norm of the gradient; larger gradients are scaled down."""
     td_loss: Literal["huber", "mse"]
-    """Loss of the temporal difference, for distribution none."""
+    """Loss of the temporal-difference error, for distribution none."""
     double: bool
-    """Choose the next action with the online network, value it with the target one (arXiv:1509.06461)."""
+    """Choose the next action with the online network and evaluate it with the target network (arXiv:1509.06461)."""
     dueling: bool
-    """Separate streams for the state's value and the advantages (arXiv:1511.06581)."""
+    """Use separate streams for the state value and the advantages (arXiv:1511.06581)."""
     noisy: bool
-    """Explore by learned noise in the upper layers (arXiv:1706.10295) instead of random actions: epsilon is then 0."""
+    """Explore by learned noise in the upper layers (arXiv:1706.10295) instead of random actions; epsilon is then
+    0."""
     distribution: Distribution
-    """What is learned of each return: its mean, a c51 histogram, or its quantiles."""
+    """What to learn about the return of each action: its mean, a c51 histogram, or its quantiles."""
     num_atoms: int
-    """Bars of the c51 histogram."""
+    """Number of atoms of the c51 histogram."""
     v_min: float
-    """Smallest return that the c51 histogram can hold."""
+    """Smallest return that the c51 histogram represents."""
     v_max: float
-    """Largest return that the c51 histogram can hold."""
+    """Largest return that the c51 histogram represents."""
     num_quantiles: int
-    """Quantiles of distribution quantile."""
+    """Number of quantiles, for distribution quantile."""
     prioritized: bool
     """Replay transitions with large errors more often (arXiv:1511.05952)."""
     priority_alpha: float
-    """How much the error counts: 0 is uniform."""
+    """How strongly the error determines the priority; 0 samples uniformly."""
     priority_beta: float
-    """How much of the bias is undone at the start, rising linearly to 1."""
+    """Initial exponent of the importance weights, which increases linearly to 1."""
 
 
 class SACKeywords(RunKeywords, total=False):
@@ -311,64 +314,64 @@ class SACKeywords(RunKeywords, total=False):
     encoder_kwargs: dict[str, Any]
     """Arguments for the encoder's constructor, as a YAML map."""
     features_dim: int
-    """How many features an encoder is asked for, per image; flat has as many as there are numbers."""
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
     image_scale: float | None
-    """What image values are multiplied by; none brings the bounds of their space to 0 and 1."""
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
     image_channels: Literal["auto", "first", "last"]
-    """Which axis of an image holds the channels; auto is the smaller of the first and the last."""
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
     learning_rate: float
-    """Step size of Adam at the start."""
+    """Learning rate of Adam at the start."""
     learning_rate_schedule: Schedule
-    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-    [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
     buffer_size: int
-    """Transitions that are remembered; the newest replace the oldest."""
+    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     batch_size: int
     """Transitions in one update."""
     learning_starts: int
     """Transitions collected with random actions before the first update."""
     train_freq: int
-    """Transitions, summed over environments, after which gradient_steps updates are due."""
+    """Number of transitions, summed over environments, between rounds of updates."""
     gradient_steps: int
-    """Updates per train_freq transitions: their quotient is the update-to-data ratio; -1 makes it 1."""
+    """Updates per train_freq transitions; the ratio of the two is the update-to-data ratio, and -1 makes it 1."""
     gamma: float
-    """Discount per step, in [0, 1]."""
+    """Discount factor, in [0, 1]."""
     n_step: int
-    """Rewards summed before bootstrapping; a window never crosses an episode's end."""
+    """Number of rewards that are summed before bootstrapping; a window never crosses the end of an episode."""
     hidden_sizes: Sequence[int]
     """Widths of the hidden layers."""
     activation: ActivationName
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     tau: float
-    """Part by which the target networks move to the online ones."""
+    """Fraction by which the target networks move towards the online networks at each update."""
     num_critics: int
-    """Critics, batched as one network; the target is the smallest of their values."""
+    """Number of critics, batched as one network; the target is their minimum."""
     critic_hidden_sizes: Sequence[int] | None
-    """Widths of the critics' hidden layers, if they are to be others."""
+    """Widths of the critics' hidden layers; by default hidden_sizes."""
     share_encoder: bool | None
-    """Let the actor read the critics' encoder, which then learns from their loss alone; otherwise each has its own.
-    None: for images."""
+    """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
+    None shares it for images."""
     ent_coef: float | None
-    """Weight of the entropy; none learns it, towards target_entropy."""
+    """Weight of the entropy; none learns it, with target_entropy as the target."""
     ent_coef_init: float
-    """Where the learned weight begins."""
+    """Initial value of the learned weight."""
     target_entropy: float | None
-    """Entropy that the learned weight aims at, if it is learned; none is minus the number of action components."""
+    """Target of the entropy if its weight is learned; none uses minus the number of action components."""
     critic_subset: int | None
-    """Take that minimum over so many target critics, drawn anew for every update, and let the actor follow the mean of
-    all critics; none: both take the minimum of all."""
+    """Take the minimum over this many target critics, chosen at random for every update, and let the actor maximize
+    the mean of all critics; none uses the minimum of all critics for both."""
     use_sde: bool
-    """Explore by noise that depends on the state (gSDE), and stays the same for some steps."""
+    """Explore by noise that depends on the state (gSDE) and is kept for several steps."""
     sde_sample_freq: int
-    """Steps after which that noise is drawn anew; -1: once per train_freq transitions, when collecting begins."""
+    """Steps after which this noise is sampled again; -1 samples it once per train_freq transitions."""
     use_sde_at_warmup: bool
-    """Explore by that noise before learning_starts, too, in the place of uniformly random actions."""
+    """Use this noise before learning_starts as well, instead of uniformly random actions."""
     log_std_init: float
-    """Initial log deviation of every entry of the matrices of use_sde."""
+    """Initial log standard deviation of every entry of the exploration matrix of use_sde."""
     action_noise: AddedNoiseName
-    """Noise that is added to sampled actions: none, independent in every step, or correlated in time."""
+    """Noise added to sampled actions: none, independent at each step, or correlated in time."""
     action_noise_sigma: float
-    """Deviation of action_noise, where the range of an action is [-1, 1]."""
+    """Standard deviation of action_noise, for actions scaled to [-1, 1]."""
 
 
 class TD3Keywords(RunKeywords, total=False):
@@ -377,53 +380,53 @@ class TD3Keywords(RunKeywords, total=False):
     encoder_kwargs: dict[str, Any]
     """Arguments for the encoder's constructor, as a YAML map."""
     features_dim: int
-    """How many features an encoder is asked for, per image; flat has as many as there are numbers."""
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
     image_scale: float | None
-    """What image values are multiplied by; none brings the bounds of their space to 0 and 1."""
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
     image_channels: Literal["auto", "first", "last"]
-    """Which axis of an image holds the channels; auto is the smaller of the first and the last."""
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
     learning_rate: float
-    """Step size of Adam at the start."""
+    """Learning rate of Adam at the start."""
     learning_rate_schedule: Schedule
-    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-    [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
     buffer_size: int
-    """Transitions that are remembered; the newest replace the oldest."""
+    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     batch_size: int
     """Transitions in one update."""
     learning_starts: int
     """Transitions collected with random actions before the first update."""
     train_freq: int
-    """Transitions, summed over environments, after which gradient_steps updates are due."""
+    """Number of transitions, summed over environments, between rounds of updates."""
     gradient_steps: int
-    """Updates per train_freq transitions: their quotient is the update-to-data ratio; -1 makes it 1."""
+    """Updates per train_freq transitions; the ratio of the two is the update-to-data ratio, and -1 makes it 1."""
     gamma: float
-    """Discount per step, in [0, 1]."""
+    """Discount factor, in [0, 1]."""
     n_step: int
-    """Rewards summed before bootstrapping; a window never crosses an episode's end."""
+    """Number of rewards that are summed before bootstrapping; a window never crosses the end of an episode."""
     hidden_sizes: Sequence[int]
     """Widths of the hidden layers."""
     activation: ActivationName
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     tau: float
-    """Part by which the target networks move to the online ones."""
+    """Fraction by which the target networks move towards the online networks at each update."""
     num_critics: int
-    """Critics, batched as one network; the target is the smallest of their values, the actor follows the first."""
+    """Number of critics, batched as one network; the target is their minimum, and the actor maximizes the first."""
     critic_hidden_sizes: Sequence[int] | None
-    """Widths of the critics' hidden layers, if they are to be others."""
+    """Widths of the critics' hidden layers; by default hidden_sizes."""
     share_encoder: bool | None
-    """Let the actor read the critics' encoder, which then learns from their loss alone; otherwise each has its own.
-    None: for images."""
+    """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
+    None shares it for images."""
     policy_delay: int
-    """Updates of the critics per update of actor and targets."""
+    """Updates of the critics per update of the actor and the target networks."""
     target_policy_noise: float
-    """Deviation of the noise on the target's actions, where their range is [-1, 1]; 0 is none."""
+    """Standard deviation of the noise on target actions, for actions scaled to [-1, 1]; 0 for none."""
     target_noise_clip: float
-    """Largest size of that noise."""
+    """Maximum absolute value of this noise."""
     action_noise: ActionNoiseName
-    """Exploration: independent in every step, or correlated in time."""
+    """Exploration noise: independent at each step, or correlated in time."""
     action_noise_sigma: float
-    """Deviation of the exploration noise, where the range of an action is [-1, 1]."""
+    """Standard deviation of the exploration noise, for actions scaled to [-1, 1]."""
 
 
 class RecurrentPPOKeywords(RunKeywords, total=False):
@@ -432,68 +435,68 @@ class RecurrentPPOKeywords(RunKeywords, total=False):
     encoder_kwargs: dict[str, Any]
     """Arguments for the encoder's constructor, as a YAML map."""
     features_dim: int
-    """How many features an encoder is asked for, per image; flat has as many as there are numbers."""
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
     image_scale: float | None
-    """What image values are multiplied by; none brings the bounds of their space to 0 and 1."""
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
     image_channels: Literal["auto", "first", "last"]
-    """Which axis of an image holds the channels; auto is the smaller of the first and the last."""
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
     num_steps: int
     """Steps per environment in one rollout."""
     learning_rate: float
-    """Step size at the start."""
+    """Learning rate at the start."""
     learning_rate_schedule: Schedule
-    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-    [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
     gamma: float
-    """Discount per step, in [0, 1]."""
+    """Discount factor, in [0, 1]."""
     gae_lambda: float
-    """Trace of the advantage estimate, in [0, 1]: 0 is one step, 1 is the whole episode."""
+    """Lambda of generalized advantage estimation, in [0, 1]: 0 uses one step, 1 the whole episode."""
     normalize_advantage: bool
-    """Give the advantages of each minibatch zero mean and unit deviation."""
+    """Normalize the advantages of each minibatch to zero mean and unit standard deviation."""
     ent_coef: float
     """Weight of the entropy bonus."""
     vf_coef: float
-    """Weight of the value loss, which is the mean squared error without a factor of one half."""
+    """Weight of the value loss, the mean squared error (without a factor of one half)."""
     max_grad_norm: float
-    """Largest norm of the whole gradient."""
+    """Maximum norm of the gradient; larger gradients are scaled down."""
     hidden_sizes: Sequence[int]
     """Widths of the hidden layers after the core."""
     critic_hidden_sizes: Sequence[int] | None
-    """Widths of the critic's hidden layers, if they are to be others."""
+    """Widths of the critic's hidden layers; by default hidden_sizes."""
     activation: ActivationName
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     shared_network: bool
-    """Let actor and critic share the hidden layers."""
+    """Share the hidden layers between actor and critic."""
     share_encoder: bool
-    """Let actor and critic share the encoder, if there is one to share."""
+    """Share the encoder between actor and critic, if there is one."""
     orthogonal_init: bool
-    """Orthogonal initial weights; otherwise uniform."""
+    """Initialize weights orthogonally; otherwise uniformly."""
     log_std_init: float
-    """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]; with use_sde that of
-    every entry of its matrices."""
+    """Initial log standard deviation of continuous actions, scaled to [-1, 1] if they are bounded; with use_sde, of
+    every entry of the exploration matrix."""
     use_sde: bool
-    """Explore continuous actions by noise that depends on the state (gSDE), and stays the same for some steps."""
+    """Explore continuous actions by noise that depends on the state (gSDE) and is kept for several steps."""
     sde_sample_freq: int
-    """Steps after which that noise is drawn anew; -1: once per rollout."""
+    """Steps after which this noise is sampled again; -1 samples it once per rollout."""
     batch_size: int
-    """Rows in one minibatch; at most num_steps * num_envs."""
+    """Minibatch size; at most num_steps * num_envs."""
     update_epochs: int
-    """Passes over each rollout."""
+    """Number of epochs over each rollout."""
     clip_coef: float
-    """How far the probability ratio may move from 1 before its gradient is cut."""
+    """How far the probability ratio may move from 1 before it is clipped."""
     clip_coef_schedule: Schedule
-    """How clip_coef moves over the run, written as learning_rate_schedule is."""
+    """Schedule of clip_coef over the run, in the same form as learning_rate_schedule."""
     clip_vloss: bool
-    """Also clip the value's change to clip_coef, and take the larger of both errors."""
+    """Also clip the change of the value to clip_coef, and use the larger of both losses."""
     target_kl: float | None
-    """Stop the epochs before a step on a minibatch whose approximate KL divergence exceeds this; none: never."""
+    """Stop the epochs before a minibatch whose approximate KL divergence exceeds this; none never stops them."""
     core: CoreName
-    """What remembers, between encoder and hidden layers."""
+    """Recurrent core between encoder and hidden layers."""
     core_size: int
-    """How many numbers each layer of it remembers; an lstm keeps twice as many."""
+    """Size of the hidden state of each recurrent layer; an lstm also has a cell state of this size."""
     core_layers: int
-    """Layers of the core."""
+    """Number of recurrent layers."""
     share_core: bool
-    """Let actor and critic read one core, which is faster; but errors of the value may drown those of the policy."""
+    """Share one core between actor and critic, which is faster, but the value loss can dominate."""
     sequence_length: int
-    """Steps that errors travel back in time; must divide num_steps and batch_size."""
+    """Steps of backpropagation through time; must divide num_steps and batch_size."""

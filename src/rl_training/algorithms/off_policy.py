@@ -24,28 +24,28 @@ class ReplayConfig(AlgorithmConfig):
     """Settings of every algorithm that learns from replayed transitions."""
 
     learning_rate: float = 3e-4
-    """Step size of Adam at the start."""
+    """Learning rate of Adam at the start."""
     learning_rate_schedule: Schedule = "constant"
-    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-    [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
     buffer_size: int = 1_000_000
-    """Transitions that are remembered; the newest replace the oldest."""
+    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     batch_size: int = 256
     """Transitions in one update."""
     learning_starts: int = 100
     """Transitions collected with random actions before the first update."""
     train_freq: int = 1
-    """Transitions, summed over environments, after which gradient_steps updates are due."""
+    """Number of transitions, summed over environments, between rounds of updates."""
     gradient_steps: int = 1
-    """Updates per train_freq transitions: their quotient is the update-to-data ratio; -1 makes it 1."""
+    """Updates per train_freq transitions; the ratio of the two is the update-to-data ratio, and -1 makes it 1."""
     gamma: float = 0.99
-    """Discount per step, in [0, 1]."""
+    """Discount factor, in [0, 1]."""
     n_step: int = 1
-    """Rewards summed before bootstrapping; a window never crosses an episode's end."""
+    """Number of rewards that are summed before bootstrapping; a window never crosses the end of an episode."""
     hidden_sizes: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
     activation: ActivationName = "relu"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return a message for every invalid setting, with its key, value and remedy."""
@@ -71,7 +71,7 @@ class ReplayConfig(AlgorithmConfig):
         """One batch."""
         return self.batch_size
 
-    def remarks(self, total_timesteps: int, num_envs: int) -> list[str]:
+    def probable_mistakes(self, total_timesteps: int, num_envs: int) -> list[str]:
         """A run may be too short for its first update."""
         found = []
         if self.learning_starts >= total_timesteps:

@@ -33,41 +33,41 @@ class ActorCriticConfig(AlgorithmConfig):
     num_steps: int = 256
     """Steps per environment in one rollout."""
     learning_rate: float = 3e-4
-    """Step size at the start."""
+    """Learning rate at the start."""
     learning_rate_schedule: Schedule = "constant"
-    """How the learning rate moves over the run: constant, linear or cosine to 0, linear:0.1 to a tenth, a list of
-    [fraction, factor] pairs, or module:function from the fraction to the factor."""
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
     gamma: float = 0.99
-    """Discount per step, in [0, 1]."""
+    """Discount factor, in [0, 1]."""
     gae_lambda: float = 0.95
-    """Trace of the advantage estimate, in [0, 1]: 0 is one step, 1 is the whole episode."""
+    """Lambda of generalized advantage estimation, in [0, 1]: 0 uses one step, 1 the whole episode."""
     normalize_advantage: bool = True
-    """Give the advantages of each minibatch zero mean and unit deviation."""
+    """Normalize the advantages of each minibatch to zero mean and unit standard deviation."""
     ent_coef: float = 0.0
     """Weight of the entropy bonus."""
     vf_coef: float = 0.5
-    """Weight of the value loss, which is the mean squared error without a factor of one half."""
+    """Weight of the value loss, the mean squared error (without a factor of one half)."""
     max_grad_norm: float = 0.5
-    """Largest norm of the whole gradient."""
+    """Maximum norm of the gradient; larger gradients are scaled down."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     critic_hidden_sizes: tuple[int, ...] | None = None
-    """Widths of the critic's hidden layers, if they are to be others."""
+    """Widths of the critic's hidden layers; by default hidden_sizes."""
     activation: ActivationName = "tanh"
-    """Nonlinearity of the hidden layers."""
+    """Activation function of the hidden layers."""
     shared_network: bool = False
-    """Let actor and critic share the hidden layers."""
+    """Share the hidden layers between actor and critic."""
     share_encoder: bool = True
-    """Let actor and critic share the encoder, if there is one to share."""
+    """Share the encoder between actor and critic, if there is one."""
     orthogonal_init: bool = True
-    """Orthogonal initial weights; otherwise uniform."""
+    """Initialize weights orthogonally; otherwise uniformly."""
     log_std_init: float = 0.0
-    """Initial log deviation of continuous actions, where the range of a bounded action is [-1, 1]; with use_sde that of
-    every entry of its matrices."""
+    """Initial log standard deviation of continuous actions, scaled to [-1, 1] if they are bounded; with use_sde, of
+    every entry of the exploration matrix."""
     use_sde: bool = False
-    """Explore continuous actions by noise that depends on the state (gSDE), and stays the same for some steps."""
+    """Explore continuous actions by noise that depends on the state (gSDE) and is kept for several steps."""
     sde_sample_freq: int = -1
-    """Steps after which that noise is drawn anew; -1: once per rollout."""
+    """Steps after which this noise is sampled again; -1 samples it once per rollout."""
 
     def smallest_batch(self, rows: int) -> int:
         """Return the rows of the smallest batch that a rollout of `rows` is learned in."""
@@ -110,7 +110,7 @@ class ActorCriticConfig(AlgorithmConfig):
             found.append(f"num_steps * num_envs is {self.num_steps} * {num_envs}; use at most {2**28} rows")
         return found
 
-    def remarks(self, total_timesteps: int, num_envs: int) -> list[str]:
+    def probable_mistakes(self, total_timesteps: int, num_envs: int) -> list[str]:
         """A run may be shorter than its first rollout."""
         rows = self.num_steps * num_envs
         if rows <= total_timesteps:

@@ -37,17 +37,17 @@ class PPOConfig(ActorCriticConfig):
     """Settings of PPO."""
 
     batch_size: int = 64
-    """Rows in one minibatch; at most num_steps * num_envs."""
+    """Minibatch size; at most num_steps * num_envs."""
     update_epochs: int = 10
-    """Passes over each rollout."""
+    """Number of epochs over each rollout."""
     clip_coef: float = 0.2
-    """How far the probability ratio may move from 1 before its gradient is cut."""
+    """How far the probability ratio may move from 1 before it is clipped."""
     clip_coef_schedule: Schedule = "constant"
-    """How clip_coef moves over the run, written as learning_rate_schedule is."""
+    """Schedule of clip_coef over the run, in the same form as learning_rate_schedule."""
     clip_vloss: bool = False
-    """Also clip the value's change to clip_coef, and take the larger of both errors."""
+    """Also clip the change of the value to clip_coef, and use the larger of both losses."""
     target_kl: float | None = None
-    """Stop the epochs before a step on a minibatch whose approximate KL divergence exceeds this; none: never."""
+    """Stop the epochs before a minibatch whose approximate KL divergence exceeds this; none never stops them."""
 
     def smallest_batch(self, rows: int) -> int:
         """The last minibatch of an epoch has what is left."""

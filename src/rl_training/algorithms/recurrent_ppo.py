@@ -24,15 +24,15 @@ class RecurrentPPOConfig(PPOConfig):
     """Settings of RecurrentPPO: those of PPO, and the memory's."""
 
     core: CoreName = "lstm"
-    """What remembers, between encoder and hidden layers."""
+    """Recurrent core between encoder and hidden layers."""
     core_size: int = 64
-    """How many numbers each layer of it remembers; an lstm keeps twice as many."""
+    """Size of the hidden state of each recurrent layer; an lstm also has a cell state of this size."""
     core_layers: int = 1
-    """Layers of the core."""
+    """Number of recurrent layers."""
     share_core: bool = False
-    """Let actor and critic read one core, which is faster; but errors of the value may drown those of the policy."""
+    """Share one core between actor and critic, which is faster, but the value loss can dominate."""
     sequence_length: int = 16
-    """Steps that errors travel back in time; must divide num_steps and batch_size."""
+    """Steps of backpropagation through time; must divide num_steps and batch_size."""
     hidden_sizes: tuple[int, ...] = (64,)
     """Widths of the hidden layers after the core."""
 

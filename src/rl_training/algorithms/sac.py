@@ -36,26 +36,26 @@ class SACConfig(ContinuousConfig):
     """
 
     ent_coef: float | None = None
-    """Weight of the entropy; none learns it, towards target_entropy."""
+    """Weight of the entropy; none learns it, with target_entropy as the target."""
     ent_coef_init: float = 1.0
-    """Where the learned weight begins."""
+    """Initial value of the learned weight."""
     target_entropy: float | None = None
-    """Entropy that the learned weight aims at, if it is learned; none is minus the number of action components."""
+    """Target of the entropy if its weight is learned; none uses minus the number of action components."""
     critic_subset: int | None = None
-    """Take that minimum over so many target critics, drawn anew for every update, and let the actor follow the mean of
-    all critics; none: both take the minimum of all."""
+    """Take the minimum over this many target critics, chosen at random for every update, and let the actor maximize
+    the mean of all critics; none uses the minimum of all critics for both."""
     use_sde: bool = False
-    """Explore by noise that depends on the state (gSDE), and stays the same for some steps."""
+    """Explore by noise that depends on the state (gSDE) and is kept for several steps."""
     sde_sample_freq: int = -1
-    """Steps after which that noise is drawn anew; -1: once per train_freq transitions, when collecting begins."""
+    """Steps after which this noise is sampled again; -1 samples it once per train_freq transitions."""
     use_sde_at_warmup: bool = False
-    """Explore by that noise before learning_starts, too, in the place of uniformly random actions."""
+    """Use this noise before learning_starts as well, instead of uniformly random actions."""
     log_std_init: float = -3.0
-    """Initial log deviation of every entry of the matrices of use_sde."""
+    """Initial log standard deviation of every entry of the exploration matrix of use_sde."""
     action_noise: AddedNoiseName = "none"
-    """Noise that is added to sampled actions: none, independent in every step, or correlated in time."""
+    """Noise added to sampled actions: none, independent at each step, or correlated in time."""
     action_noise_sigma: float = 0.1
-    """Deviation of action_noise, where the range of an action is [-1, 1]."""
+    """Standard deviation of action_noise, for actions scaled to [-1, 1]."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return a message for every invalid setting, with its key, value and remedy."""

@@ -33,21 +33,21 @@ class TD3Config(ContinuousConfig):
     """Settings of TD3. DDPG (arXiv:1509.02971) is num_critics 1, policy_delay 1 and target_policy_noise 0."""
 
     learning_rate: float = 1e-3
-    """Step size of Adam at the start."""
+    """Learning rate of Adam at the start."""
     hidden_sizes: tuple[int, ...] = (400, 300)
     """Widths of the hidden layers."""
     num_critics: int = 2
-    """Critics, batched as one network; the target is the smallest of their values, the actor follows the first."""
+    """Number of critics, batched as one network; the target is their minimum, and the actor maximizes the first."""
     policy_delay: int = 2
-    """Updates of the critics per update of actor and targets."""
+    """Updates of the critics per update of the actor and the target networks."""
     target_policy_noise: float = 0.2
-    """Deviation of the noise on the target's actions, where their range is [-1, 1]; 0 is none."""
+    """Standard deviation of the noise on target actions, for actions scaled to [-1, 1]; 0 for none."""
     target_noise_clip: float = 0.5
-    """Largest size of that noise."""
+    """Maximum absolute value of this noise."""
     action_noise: ActionNoiseName = "gaussian"
-    """Exploration: independent in every step, or correlated in time."""
+    """Exploration noise: independent at each step, or correlated in time."""
     action_noise_sigma: float = 0.1
-    """Deviation of the exploration noise, where the range of an action is [-1, 1]."""
+    """Standard deviation of the exploration noise, for actions scaled to [-1, 1]."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return a message for every invalid setting, with its key, value and remedy."""

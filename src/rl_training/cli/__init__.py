@@ -1,7 +1,7 @@
 """The `rl-training` command.
 
-This file imports nothing: `python -m rl_training.cli` reads it while the working folder, in which anybody may have put
-a `shutil.py`, is still the first place that Python looks at.
+This file imports nothing: under `python -m rl_training.cli` the working folder comes first in `sys.path` when it is
+read, and a `shutil.py` there would be imported instead of Python's.
 """
 
 TYPE_CHECKING = False  # typing's own would have to be imported

@@ -3,10 +3,10 @@
 import os
 import sys
 
-# Python puts the working folder first; what lies there must not stand in for anything that we import from here on
+# Python puts the working folder first in sys.path; its files must not shadow the modules that we import
 try:
     here = os.getcwd()
-except OSError:  # it is gone, which the command will say
+except OSError:  # the folder was deleted, which the command reports
     here = ""
 if not sys.flags.safe_path and sys.path and sys.path[0] in ("", here):
     del sys.path[0]

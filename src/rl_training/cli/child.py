@@ -1,7 +1,7 @@
 """`python -m rl_training.cli.child PARENT CORES COMMAND…`: a command as a job of a launcher.
 
-It runs on cores of its own, chosen before torch counts them, and pauses when its launcher is gone: nobody would write
-down how it ended.
+It runs on its own cores, chosen before PyTorch counts them, and pauses when its launcher ends, as nobody would record
+its result.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ def run(parent: int, cores: set[int], arguments: list[str]) -> int:
     """Run the command and return its exit code."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-        if os.getppid() != parent:  # it ended before we could ask
+        if os.getppid() != parent:  # the launcher ended before the signal was set up
             return 128 + signal.SIGTERM
         if cores:
             os.sched_setaffinity(0, cores)

@@ -11,10 +11,10 @@ from pathlib import Path
 COMMANDS = {
     "train": ("rl_training.cli.train", "train an agent from a config or from flags"),
     "eval": ("rl_training.cli.eval", "play episodes with a trained agent, as numbers or as a video"),
-    "resume": ("rl_training.cli.resume", "go on with a run from its last checkpoint"),
-    "check-env": ("rl_training.cli.check_env", "tell what is wrong with an environment, before a run"),
+    "resume": ("rl_training.cli.resume", "continue a run from its last checkpoint"),
+    "check-env": ("rl_training.cli.check_env", "check an environment before training"),
     "zoo": ("rl_training.cli.zoo", "list, show and run presets"),
-    "benchmark": ("rl_training.cli.benchmark", "presets on many seeds, as tables and pictures"),
+    "benchmark": ("rl_training.cli.benchmark", "compare presets on many seeds, in tables and plots"),
     "runs": ("rl_training.cli.runs", "list, show, compare and delete runs"),
     "export-results": ("rl_training.cli.export_results", "write the results of many runs as CSV or JSON"),
 }
@@ -31,13 +31,13 @@ start here:
   rl-training eval runs/RUN --num-episodes 20
   rl-training runs list
 
-rl-training COMMAND --help tells more; --debug shows the traceback of an error; --version the version.
+rl-training COMMAND --help shows its options; --debug shows the traceback of an error; --version the version.
 """
 
 
 def run(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code; see `rl_training.cli.main`."""
-    _settle_streams()
+    _prepare_streams()
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -51,7 +51,7 @@ def run(argv: list[str] | None = None) -> int:
         return 0
     try:
         os.getcwd()
-    except OSError:  # what is imported next could not be loaded
+    except OSError:  # the next import would fail
         print("error: the working folder no longer exists; change into another one", file=sys.stderr)
         return 2
     return _run(arguments[0], arguments[1:], debug)
@@ -76,21 +76,21 @@ def _run(command: str, arguments: list[str], debug: bool) -> int:
         return _report(error, 1, debug)
     except Interrupted as interrupted:
         command = f"{command_name()} resume {interrupted.run_dir}"
-        print(printable(f"\n{interrupted}. Go on with:\n  {command}"), file=sys.stderr)
+        print(printable(f"\n{interrupted}. Resume it with:\n  {command}"), file=sys.stderr)
         return interrupted.code
     except KeyboardInterrupt as stop:
         print(printable(stop) if str(stop) else "interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output went away, as in `| head`
-        # so that the last flush does not complain
+    except BrokenPipeError:  # the reader of our output has exited, as in `| head`
+        # so that the last flush does not raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        return _report_unforeseen(error, debug)
+        return _report_unexpected(error, debug)
 
 
-def _report_unforeseen(error: Exception, debug: bool) -> int:
-    """Say what nobody has made a sentence of, but for what may happen anywhere."""
+def _report_unexpected(error: Exception, debug: bool) -> int:
+    """Report an unexpected exception; lack of memory and a full disk get their own messages."""
     from rl_training.core.errors import NO_MEMORY, UserError, is_out_of_memory, text_of
 
     if is_out_of_memory(error):
@@ -98,7 +98,7 @@ def _report_unforeseen(error: Exception, debug: bool) -> int:
         refused.__cause__ = error
         return _report(refused, 2, debug)
     if isinstance(error, OSError) and error.filename is None and error.errno in NO_ROOM:
-        # what is printed; a file that cannot be written is named
+        # of the standard output, as errors of files have a file name
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         error = OSError(f"the standard output cannot be written: {error.strerror}")
         return _report(error, 1, debug)
@@ -109,10 +109,10 @@ def _report_unforeseen(error: Exception, debug: bool) -> int:
     return _report(error, 1, debug)
 
 
-def _settle_streams() -> None:
-    """Give a process without an output, as after `>&-`, one that leads nowhere, before a file of a run takes its place.
+def _prepare_streams() -> None:
+    """Open the null device for closed standard streams, as after `>&-`, so that no file of a run gets their number.
 
-    A terminal that knows no ± gets another letter.
+    Characters that a terminal cannot encode, such as ±, are replaced.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -124,7 +124,7 @@ def _settle_streams() -> None:
 
 
 def command_name() -> str:
-    """Return how this command can be called again from here, whether or not it is on the path."""
+    """Return how to call this command from here, whether or not it is on the path."""
     called = Path(sys.argv[0])
     if called.name != "rl-training":
         return "python -m rl_training.cli"
@@ -139,6 +139,6 @@ def _report(error: Exception, code: int, debug: bool) -> int:
         import traceback
 
         text = printable("".join(traceback.format_exception(error)))
-    with contextlib.suppress(OSError):  # nobody can be told that nobody can be told
+    with contextlib.suppress(OSError):  # the error stream itself is broken
         print(text, end="", file=sys.stderr, flush=True)
     return code

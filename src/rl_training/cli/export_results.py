@@ -1,4 +1,4 @@
-"""`rl-training export-results`: the results of many runs as one table."""
+"""`rl-training export-results`: write the results of many runs as one table."""
 
 import csv
 import io
@@ -35,7 +35,7 @@ class ExportResults:
 
 
 def run(argv: list[str]) -> int:
-    """Read, and write what is asked for."""
+    """Read the runs and write the tables."""
     flags = parse(ExportResults, argv, "rl-training export-results")
     if flags.csv is None and flags.json is None:
         raise UserError("export-results needs --csv FILE or --json FILE; - is the standard output")
@@ -53,14 +53,14 @@ def run(argv: list[str]) -> int:
 
 
 def _same(one: str | None, other: str | None) -> bool:
-    """Tell whether two names are those of one file, of which the second would replace the first."""
+    """Return whether two names are of the same file, so that the second would overwrite the first."""
     if one is None or other is None:
         return False
     return one == other or ("-" not in (one, other) and os.path.realpath(one) == os.path.realpath(other))
 
 
 def csv_text(rows: list[dict[str, Any]]) -> str:
-    """Return rows as CSV; lists and maps are JSON inside of their cell, and what is not known is empty."""
+    """Return rows as CSV; lists and maps are JSON in their cell, and missing values are empty."""
     table = io.StringIO()
     if rows:
         writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
@@ -76,13 +76,13 @@ def _cell(value: Any) -> Any:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace a file, or leave it as it was."""
+    """Replace a file atomically."""
     try:
-        target = path.resolve()  # a link stays, and what it leads to is replaced
+        target = path.resolve()  # a link is kept, and its target is replaced
         if target.exists() and not target.is_file():
-            raise UserError(f"{path} is not a plain file; give the name of one, or - for the standard output")
+            raise UserError(f"{path} is not a regular file; give a file name, or - for the standard output")
         if not target.parent.is_dir():
-            raise UserError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+            raise UserError(f"{path} cannot be written: there is no folder {path.parent}; create it first")
         write_text(target, text)
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) else error

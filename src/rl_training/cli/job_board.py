@@ -1,4 +1,4 @@
-"""What a person sees of many runs at once: a live table in a terminal, plain lines elsewhere."""
+"""Progress of many runs: a live table in a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -11,39 +11,39 @@ from rl_training.lab.jobs import Board, JobState
 
 SECONDS_BETWEEN_LINES = 30.0
 WORDS = {
-    "waiting": "waits for another process that has its run",
-    "training": "began",
+    "waiting": "waits for another process that trains this run",
+    "training": "started",
     "finished": "finished",
     "failed": "FAILED",
     "paused": "paused",
 }
 SHOWN = 30
-"""Rows of a live table; what waits or is done beyond them is counted."""
+"""Rows of a live table; further jobs are counted."""
 
 
 def make_board() -> Board:
-    """Return the board that suits the standard output."""
+    """Return a live table for a terminal, plain lines otherwise."""
     return LiveBoard() if sys.stdout.isatty() else PlainBoard()
 
 
 class PlainBoard(Board):
-    """A line for everything that happens, and one per running job every half minute."""
+    """A line for every event, and one per running job every half minute."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
     def event(self, state: JobState) -> None:
-        """Print it."""
+        """Print the event."""
         if state.earlier and state.status == "finished":
             return  # there may be many; they are counted at the end
         details = [state.error] if state.error else _details(state)
         if state.status in ("waiting", "training"):
-            details = [f"goes on after {state.steps:,} steps"] if state.steps else []
+            details = [f"resumed after {state.steps:,} steps"] if state.steps else []
         earlier = " earlier" if state.earlier else ""
         print(printable(f"{state.job}: {', '.join([WORDS[state.status] + earlier, *details])}"), flush=True)
 
     def show(self, states: Sequence[JobState]) -> None:
-        """Print the running ones, if it is time."""
+        """Print the running jobs, if half a minute has passed."""
         if time.monotonic() < self._last + SECONDS_BETWEEN_LINES:
             return
         self._last = time.monotonic()
@@ -53,7 +53,7 @@ class PlainBoard(Board):
 
 
 class LiveBoard(Board):
-    """A row per job, renewed once per second."""
+    """A row per job, updated once per second."""
 
     def __init__(self) -> None:
         from rich.live import Live
@@ -62,11 +62,11 @@ class LiveBoard(Board):
         self._shown = 0.0
 
     def event(self, state: JobState) -> None:
-        """Show it at once next time."""
+        """Update the table at the next call."""
         self._shown = 0.0
 
     def show(self, states: Sequence[JobState]) -> None:
-        """Renew the table."""
+        """Update the table."""
         if time.monotonic() >= self._shown + 1.0:
             self._shown = time.monotonic()
             self._live.start()
@@ -78,7 +78,7 @@ class LiveBoard(Board):
 
 
 def table_of(states: Sequence[JobState]) -> Any:
-    """Return the table: what trains first, then what failed, what waits, and what is done."""
+    """Return the table: running jobs first, then failed, paused, waiting and finished ones."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Launching many runs from the command line: the board, what is said at the end, and the exit code."""
+"""Launching many runs from the command line: progress, final messages and exit code."""
 
 import shlex
 import signal
@@ -27,10 +27,9 @@ def run_jobs(
     again: str,
     retry: str | None = None,
 ) -> tuple[Launched, int]:
-    """Train what is missing and say how it went; the code is 0 if all is done, 1 after failures, else the signal's.
+    """Train the runs that are missing and print a summary; the exit code is 0, 1 after failures, or the signal's.
 
-    `again` is the command that goes on with what is left, `retry` the one that tries failures again: by default the
-    same with a flag.
+    `again` is the command that continues, `retry` the one that retries failed runs: by default the same with a flag.
     """
     launched = launch(jobs, folder, processes=processes, retry_failed=retry_failed, board=make_board())
     finished, failed = launched.having("finished"), launched.having("failed")
@@ -43,25 +42,25 @@ def run_jobs(
         state.record["versions"].get("rl_training") for state in finished if state.earlier and state.record
     }
     if others - {__version__}:
-        print(f"note: some were made by rl_training {', '.join(sorted(map(str, others - {__version__})))}")
+        print(f"note: some were trained by rl_training {', '.join(sorted(map(str, others - {__version__})))}")
     for state in failed:
         print(printable(f"failed: {state.job}: {state.error}"))
     if failed:
-        print(printable(f"Try what failed again with:\n  {retry or f'{again} --retry-failed'}"))
+        print(printable(f"Retry failed runs with:\n  {retry or f'{again} --retry-failed'}"))
     if launched.stopped_by is not None or launched.having("paused", "waiting"):
         by = (
             f"Stopped by {signal.Signals(launched.stopped_by).name}. "
             if launched.stopped_by is not None
             else ""
         )
-        print(printable(f"{by}Every run goes on from its checkpoint with:\n  {again}"), flush=True)
+        print(printable(f"{by}Resume every run from its checkpoint with:\n  {again}"), flush=True)
     if launched.stopped_by is not None:
         return launched, 128 + launched.stopped_by
     return launched, 1 if failed else 0
 
 
 def typed(*words: str) -> str:
-    """Return the command that was typed, as it can be typed again."""
+    """Return the command as it was typed, without --retry-failed."""
     return f"{command_name()} {shlex.join(word for word in words if word != '--retry-failed')}"
 
 
@@ -76,7 +75,7 @@ def run_presets(
     again: str,
     retry: str | None = None,
 ) -> int:
-    """Train presets and return the exit code; what each reached lies in `results/` of the folder."""
+    """Train presets and return the exit code; the scores of each are written to `results/` in the folder."""
     names = list(dict.fromkeys(names))
     configs = [(name, load_config(name).with_overrides(**overrides)) for name in names]
     launched, code = run_jobs(
@@ -104,5 +103,5 @@ def _write(path: Path, result: dict[str, Any]) -> None:
         write_json(path, result)
     except OSError as error:
         raise RunFault(
-            f"{path} could not be written: {error.strerror}; the runs are kept, and the same command writes it again"
+            f"{path} could not be written: {error.strerror}; the runs are kept; the same command writes it again"
         ) from error

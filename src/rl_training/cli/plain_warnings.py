@@ -1,4 +1,4 @@
-"""Warnings on the command line: ours and the simulators' as one line each, and little of what libraries say."""
+"""Warnings on the command line: one line for each of ours and Gymnasium's, and few from other libraries."""
 
 import contextlib
 import re
@@ -16,11 +16,11 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Print our warnings and Gymnasium's without file and line, each text of Gymnasium's once.
+    """Print our warnings and Gymnasium's without file and line, each of Gymnasium's only once.
 
-    Left out are what is said to developers of installed packages, which Python leaves out by itself until Gymnasium
-    changes that, and Gymnasium's checks of environments, as ours say the same by name and step. What an environment of
-    the user's own warns of is shown as Python shows it.
+    Deprecation warnings of installed packages are hidden, as Python does by default until Gymnasium changes it, and so
+    are Gymnasium's checks of environments, as ours report the same problems. Warnings of the user's own code are shown
+    unchanged.
     """
     with warnings.catch_warnings():
         show = warnings.showwarning
@@ -43,7 +43,7 @@ def plain_warnings() -> Iterator[None]:
 
 
 def _package(filename: str) -> str | None:
-    """Return the installed package that a file belongs to, or ours; None for the user's own."""
+    """Return the installed package that a file belongs to; None for the user's own code."""
     path = Path(filename)
     if "rl_training" in path.parts:
         return "rl_training"

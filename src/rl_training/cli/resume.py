@@ -32,11 +32,11 @@ class Resume:
     quiet: bool = False
     """Print only the run folder."""
     env_id: str | None = None
-    """The run's environment, if somebody else trained the run and you trust the module that it names."""
+    """The run's environment, if someone else trained the run and you trust the module that it names."""
     env_factory: str | None = None
     """Function that builds the run's environment, as module:function, if one was used."""
     trust_modules: bool = False
-    """Import the modules that somebody else's run names for environment, wrappers, encoder and schedules."""
+    """Import the modules that someone else's run names for environment, wrappers, encoder and schedules."""
 
 
 def run(argv: list[str]) -> int:
@@ -69,7 +69,7 @@ def _refuse_settings(argv: list[str]) -> None:
         name = here_called(name) or name
         if name in settings - {item.name for item in fields(Resume)}:
             raise UserError(
-                f"resume goes on with a run exactly as it was set, so {flag} cannot be changed; what can is "
-                "--total-timesteps and --max-time; for another setting begin a new run with what this one has learned: "
+                f"resume continues a run with its own settings, so {flag} cannot be changed; only "
+                "--total-timesteps and --max-time can; to change other settings, fine-tune from its weights: "
                 f"rl-training train --start-from RUN --{name.replace('_', '-')} ..."
             )

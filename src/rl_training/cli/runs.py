@@ -1,4 +1,4 @@
-"""`rl-training runs`: look after run folders."""
+"""`rl-training runs`: list, show, compare and delete run folders."""
 
 import os
 import shlex
@@ -22,16 +22,16 @@ HELP = """usage: rl-training runs ACTION [options]
 
 actions:
   list [FOLDER]   the runs in a folder: status, steps, scores, age
-  show RUN        one run: settings that differ from the defaults, times, versions, checkpoints, how to go on
-  diff RUN RUN    what differs between runs: settings, versions, commit, scores
-  rm RUN ...      delete runs, never one that is being trained
+  show RUN        one run: settings that differ from the defaults, times, versions, checkpoints, next commands
+  diff RUN RUN    differences between runs: settings, versions, commit, scores
+  rm RUN ...      delete runs, except those that are being trained
 
 start here:
   rl-training runs list
   rl-training runs list runs --env CartPole-v1 --status finished --sort score
   rl-training runs show runs/RUN
 
-rl-training runs ACTION --help tells more.
+rl-training runs ACTION --help lists all flags.
 """
 
 Status = Literal[
@@ -49,7 +49,7 @@ SORTS: dict[str, tuple[Callable[[RunRecord], Any], bool]] = {
     "score": (lambda run: run.score, True),
     "best": (lambda run: run.best, True),
 }
-"""By what runs are sorted, and whether the largest comes first."""
+"""Sort keys, and whether the largest comes first."""
 COLUMNS = ("run", "algo", "env", "seed", "status", "step / total", "score", "best", "age", "remark")
 NUMBERS = ("seed", "step / total", "score", "best", "age")
 
@@ -58,8 +58,8 @@ NUMBERS = ("seed", "step / total", "score", "best", "age")
 class List:
     """List the runs in a folder, newest first.
 
-    score is the mean return of the last tenth of a run's evaluations, best the highest mean return of one. A run is
-    abandoned if it calls itself running and no process works on it. Folders that are no runs are listed as such.
+    score is the mean return of the last tenth of a run's evaluations; best is the highest mean return of an evaluation.
+    A run is abandoned if its status is running but no process trains it. Folders that are not runs are marked.
     """
 
     folders: Annotated[tuple[str, ...], Option(positional=True, metavar="FOLDER")] = ("runs",)
@@ -69,7 +69,7 @@ class List:
     env: Annotated[tuple[str, ...], Option(repeated=True, aliases=("--env-id",))] = ()
     """Only runs of this environment, or of those that a pattern such as 'ALE/*' names."""
     status: Annotated[tuple[Status, ...], Option(repeated=True)] = ()
-    """Only runs that stand so."""
+    """Only runs with this status."""
     seed: Annotated[tuple[int, ...], Option(repeated=True)] = ()
     """Only runs of this seed."""
     sort: Sort = "age"
@@ -82,7 +82,7 @@ class List:
 
 @dataclass(frozen=True, kw_only=True)
 class Show:
-    """Tell what a person wants to know of one run: what was set other than by default, what happened, how to go on."""
+    """Show one run: settings that differ from the defaults, results, checkpoints and next commands."""
 
     runs: Annotated[tuple[str, ...], Option(positional=True, metavar="RUN")] = ()
     """One run folder, or a checkpoint of one."""
@@ -92,7 +92,7 @@ class Show:
 
 @dataclass(frozen=True, kw_only=True)
 class Diff:
-    """Tell what differs between runs: settings, versions, commit, processor, and what came of it."""
+    """Show the differences between runs: settings, versions, commit, processor and results."""
 
     runs: Annotated[tuple[str, ...], Option(positional=True, metavar="RUN")] = ()
     """Two run folders or more."""
@@ -102,16 +102,16 @@ class Diff:
 
 @dataclass(frozen=True, kw_only=True)
 class Remove:
-    """Delete runs for good. Refuses runs that are being trained, links, and folders that are not runs."""
+    """Delete runs permanently; not runs that are being trained, links, or folders that are not runs."""
 
     runs: Annotated[tuple[str, ...], Option(positional=True, metavar="RUN")] = ()
     """Run folders."""
     yes: bool = False
-    """Do not ask, as must be said where there is no terminal."""
+    """Do not ask for confirmation; required without a terminal."""
 
 
 def run(argv: list[str]) -> int:
-    """Choose the action."""
+    """Run the chosen action."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0 if argv else 2
@@ -124,7 +124,7 @@ def run(argv: list[str]) -> int:
 
 
 def list_runs(argv: list[str]) -> int:
-    """Print a table of the runs that are asked for."""
+    """Print a table of the chosen runs."""
     flags = parse(List, argv, "rl-training runs list")
     found = Runs(search(*flags.folders or ("runs",)))
     chosen = found.where(algo=flags.algo, env_id=flags.env, status=flags.status, seed=flags.seed)
@@ -144,14 +144,14 @@ def list_runs(argv: list[str]) -> int:
     half = sum(len(leftovers(Path(folder))) for folder in flags.folders)
     if half:
         print(
-            f"note: {half} run(s) in {places} were removed by halves; the next rm there goes on",
+            f"note: {half} run(s) in {places} are partially deleted; the next rm there completes it",
             file=sys.stderr,
         )
     return 0
 
 
 def _sorted(runs: Runs, sort: str, reverse: bool) -> list[RunRecord]:
-    """Return the runs in order; those of which the value is not known come last."""
+    """Return the runs in order; runs without a value come last."""
     key, descending = SORTS[sort]
     known = sorted((run for run in runs if key(run) is not None), key=key, reverse=descending != reverse)
     return known + [run for run in runs if key(run) is None]
@@ -186,19 +186,19 @@ def show_run(argv: list[str]) -> int:
             f"runs show takes one run, and {len(flags.runs)} are given; rl-training runs diff {given} compares them"
         )
     record = run_at(flags.runs[0])
-    # late, as it brings torch
+    # imported late, as it imports PyTorch
     from rl_training.experiment.records.describe import describe
 
-    told = describe(record)
+    details = describe(record)
     if flags.json:
-        print_json(told)
+        print_json(details)
     else:
-        print_page(record, told)
+        print_page(record, details)
     return 0
 
 
 def diff_runs(argv: list[str]) -> int:
-    """Print what differs between runs."""
+    """Print the differences between runs."""
     flags = parse(Diff, argv, "rl-training runs diff")
     if len(flags.runs) < 2:
         raise UserError("diff needs two runs or more: rl-training runs diff runs/ONE runs/OTHER")
@@ -226,7 +226,7 @@ def _short(value: object) -> str:
 
 
 def _distinct(records: list[RunRecord]) -> list[str]:
-    """Return names that tell runs apart, which may have the same one in different folders."""
+    """Return unique names, as runs in different folders may have the same one."""
     names = [record.path.resolve().name for record in records]
     return names if len(set(names)) == len(names) else [str(record.path) for record in records]
 
@@ -237,22 +237,22 @@ def remove(argv: list[str]) -> int:
     if not flags.runs:
         raise UserError("rm needs runs: rl-training runs rm runs/RUN")
     paths = list({os.path.realpath(path): Path(path) for path in flags.runs}.values())
-    records = [check_removable(path) for path in paths]  # all of them, before the first is touched
+    records = [check_removable(path) for path in paths]  # checks all of them before the first is deleted
     if not flags.yes:
         if not sys.stdin.isatty():
-            raise UserError("rm asks before it deletes, and there is no terminal to ask on; say --yes")
+            raise UserError("rm asks for confirmation, but there is no terminal; use --yes")
         if not _agreed(records):
-            print("nothing was removed")
+            print("nothing was deleted")
             return 0
     others = {path: foreign_files(path) for path in paths}
     remove_runs(paths)
     for path in paths:
-        print(printable(f"removed {path}{_with(others[path])}"))
+        print(printable(f"deleted {path}{_with(others[path])}"))
     return 0
 
 
 def _with(others: list[str]) -> str:
-    """Return what else goes with a run."""
+    """Return the other files in a run folder, as text."""
     return f", and with it {', '.join(others)}" if others else ""
 
 
@@ -262,7 +262,7 @@ def _agreed(records: list[RunRecord]) -> bool:
         print(printable(f"{record.path}  {record.status}, {steps}{_with(foreign_files(record.path))}"))
     what = "this run" if len(records) == 1 else f"these {len(records)} runs"
     try:
-        return input(f"Delete {what} for good? [y/N] ").strip().lower() in ("y", "yes")
+        return input(f"Delete {what} permanently? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         print()
         return False
@@ -279,15 +279,16 @@ ACTIONS: dict[str, Callable[[list[str]], int]] = {
 WIDTH = 18
 
 
-def print_page(run: RunRecord, told: dict[str, Any]) -> None:
+def print_page(run: RunRecord, details: dict[str, Any]) -> None:
     """Print a run in detail."""
-    for label, text in [*_state(run, told), *_origin(told)]:
+    for label, text in [*_state(run, details), *_origin(details)]:
         _line(label, text)
     _block(
-        "Settings that differ from the defaults", [f"{k} = {v}" for k, v in told["changed_settings"].items()]
+        "Settings that differ from the defaults",
+        [f"{k} = {v}" for k, v in details["changed_settings"].items()],
     )
-    _block("Checkpoints", list(_checkpoints(told)))
-    _block("Go on", [f"{command_name()} {words}" for words in _next(run, told)])
+    _block("Checkpoints", list(_checkpoints(details)))
+    _block("Next", [f"{command_name()} {words}" for words in _next(run, details)])
 
 
 def _line(label: str, text: object) -> None:
@@ -300,8 +301,8 @@ def _block(title: str, lines: list[str]) -> None:
         print(f"  {printable(line)}")
 
 
-def _state(run: RunRecord, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "Run folder", f"{run.path} ({size(told['bytes'])})"
+def _state(run: RunRecord, details: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "Run folder", f"{run.path} ({size(details['bytes'])})"
     yield "Experiment", f"{either(run.algo)} on {either(run.env_id)}, seed {either(run.seed)}"
     yield "Status", run.status + (f": {run.problem}" if run.problem else "")
     yield "Steps", f"{number(run.timesteps, ',')} of {number(run.total_timesteps, ',')}"
@@ -311,42 +312,42 @@ def _state(run: RunRecord, told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if run.finished is not None:
         lasted = f", {run.finished - run.started} after its start" if run.started else ""
         yield "Ended", f"{_moment(run.finished)}{lasted}"
-    again = [f"{told[name]} {name}" for name in ("resumes", "restarts") if told[name]]
+    again = [f"{details[name]} {name}" for name in ("resumes", "restarts") if details[name]]
     if again:
-        yield "Went on", ", ".join(again)
+        yield "Resumed", ", ".join(again)
 
 
-def _origin(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    versions, machine, begun = told["versions"], told["machine"], told["started_from"]
-    if isinstance(told["arguments"], list):
-        yield "Command", " ".join(map(str, told["arguments"]))
+def _origin(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    versions, machine, begun = details["versions"], details["machine"], details["started_from"]
+    if isinstance(details["arguments"], list):
+        yield "Command", " ".join(map(str, details["arguments"]))
     if isinstance(begun, dict):
-        yield "Began with", f"{begun.get('path')} after {begun.get('timesteps')} steps"
+        yield "Started from", f"{begun.get('path')} after {begun.get('timesteps')} steps"
     if isinstance(versions, dict):
         yield "Versions", ", ".join(f"{name} {version}" for name, version in versions.items())
-    yield "Commit", either(told["git_commit"])
+    yield "Commit", either(details["git_commit"])
     if isinstance(machine, dict):
         yield "Processor", either(machine.get("processor"))
-    yield "Update path", either(told["update_path"])
+    yield "Update path", either(details["update_path"])
 
 
-def _checkpoints(told: dict[str, Any]) -> Iterator[str]:
-    for checkpoint in told["checkpoints"]:
+def _checkpoints(details: dict[str, Any]) -> Iterator[str]:
+    for checkpoint in details["checkpoints"]:
         called = f"  ({', '.join(checkpoint['called'])})" if checkpoint["called"] else ""
         yield f"{checkpoint['name']:<16}{size(checkpoint['bytes']):>10}{called}"
-    if told["replay_bytes"]:
-        yield f"{'replay':<16}{size(told['replay_bytes']):>10}"
+    if details["replay_bytes"]:
+        yield f"{'replay':<16}{size(details['replay_bytes']):>10}"
 
 
-def _next(run: RunRecord, told: dict[str, Any]) -> Iterator[str]:
+def _next(run: RunRecord, details: dict[str, Any]) -> Iterator[str]:
     path = shlex.quote(str(run.path))
-    if told["checkpoints"]:
+    if details["checkpoints"]:
         yield f"eval {path} --num-episodes 20"
     if run.status in ("finished", "stopped"):
         yield f"resume {path} --total-timesteps {2 * (run.timesteps or 0) or 'N'}"
     elif run.status != "running":
         yield f"resume {path}"
-    if told["checkpoints"]:
+    if details["checkpoints"]:
         yield f"train --start-from {path} --learning-rate 1e-4"
 
 

@@ -1,4 +1,4 @@
-"""Tables: drawn on a terminal, plain aligned lines elsewhere."""
+"""Tables: rendered on a terminal, plain aligned lines elsewhere."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 from rl_training.core.errors import printable
 
 MAX_DRAWN = 500
-"""Rows of a table that is drawn; that takes a millisecond for each, and nobody reads so many."""
+"""Maximum number of rendered rows, as each takes a millisecond; longer tables are printed as plain lines."""
 STYLES = {
     "running": "cyan",
     "finished": "green",
@@ -51,12 +51,12 @@ def _draw(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
 
 
 def print_json(data: Any) -> None:
-    """Print data as JSON that every reader takes: numbers that are none become null, and dates text."""
+    """Print data as strict JSON: NaN and infinities become null, dates become text."""
     print(json_text(data))
 
 
 def json_text(data: Any) -> str:
-    """Return data out of anybody's files as strict JSON."""
+    """Return data as strict JSON."""
     return json.dumps(_strict(data), indent=1, default=str, allow_nan=False)
 
 
@@ -90,7 +90,7 @@ def age(moment: datetime | None) -> str:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for a person.
+    """Return a number of bytes in a readable unit.
 
     >>> size(999), size(33_000), size(7_300_000_000)
     ('999 B', '33.0 kB', '7.3 GB')

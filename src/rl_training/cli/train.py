@@ -73,7 +73,7 @@ class Train:
     """A run, or a saved agent, to fine-tune: the new run starts from its weights, statistics and settings; flags
     override the settings. Optimizer, counters and random streams are new; the old run is not changed."""
     trust_modules: bool = False
-    """With --start-from: import the modules that somebody else's run names for environment, wrappers, encoder and
+    """With --start-from: import the modules that someone else's run names for environment, wrappers, encoder and
     schedules."""
     quiet: bool = False
     """Print only the run folder."""

@@ -1,6 +1,6 @@
-"""Settings as data: `TrainConfig`, how its fields are checked, YAML, presets, schedules and `module:Name` paths.
+"""Settings as data: `TrainConfig`, field checks, YAML, presets, schedules and `module:Name` paths.
 
-Nothing here builds or trains anything; what a setting does lives with the code that reads it.
+Nothing here builds or trains anything: the effect of a setting is implemented where it is used.
 """
 
 from rl_training.config.train_config import (

@@ -1,4 +1,4 @@
-"""Wrappers of environments as users write them: `module:Wrapper`, or `{module:Wrapper: {argument: value}}`."""
+"""The setting `env_wrappers`: `module:Wrapper`, or `{module:Wrapper: {argument: value}}`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -9,12 +9,12 @@ from rl_training.config.object_paths import is_name, name_of
 from rl_training.config.plain_data import PLAIN, is_plain, plain
 
 Wrappers: TypeAlias = Sequence[str | type | Mapping[Any, Mapping[str, Any]]]
-"""As a user gives them; once they are checked, a tuple of names and of maps with one name."""
+"""As a user gives them; after the checks, a tuple of names and of maps with one name."""
 FORMS = "use a list of module:Wrapper, or of {module:Wrapper: {argument: value}} where one takes arguments"
 
 
 def checked_wrappers(value: Any) -> tuple[str | dict[str, dict[str, Any]], ...]:
-    """Return wrappers as they are saved, or raise ValueError with the remedy; one alone needs no list."""
+    """Return wrappers as they are saved, or raise ValueError with the remedy; a single one needs no list."""
     entries = value if isinstance(value, list | tuple) else [value]
     found: list[str | dict[str, dict[str, Any]]] = []
     for entry in entries:
@@ -24,7 +24,7 @@ def checked_wrappers(value: Any) -> tuple[str | dict[str, dict[str, Any]], ...]:
 
 
 def wrapper_calls(wrappers: Wrappers) -> list[tuple[str, dict[str, Any]]]:
-    """Return names and arguments of wrappers that were checked, the innermost first."""
+    """Return names and arguments of checked wrappers, innermost first."""
     found: list[tuple[str, dict[str, Any]]] = []
     for entry in wrappers:
         pairs = entry.items() if isinstance(entry, Mapping) else [(entry, {})]
@@ -33,7 +33,7 @@ def wrapper_calls(wrappers: Wrappers) -> list[tuple[str, dict[str, Any]]]:
 
 
 def wrapper_texts(wrappers: Wrappers) -> tuple[str, ...]:
-    """Return each as one text, as the words of a flag have them."""
+    """Return each wrapper as one text, as it is written on the command line."""
     return tuple(
         entry
         if isinstance(entry, str)
@@ -67,7 +67,7 @@ def _name(entry: Any) -> str:
         raise ValueError(FORMS)
     name = name_of(entry)
     if name is None:
-        raise ValueError("it cannot be found again by a name; define the wrapper at the top of a module")
+        raise ValueError("it cannot be imported by name; define the wrapper at the top level of a module")
     return name
 
 

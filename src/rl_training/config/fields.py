@@ -1,4 +1,4 @@
-"""Dataclasses whose values are checked against their annotations, each problem with its remedy."""
+"""Dataclasses that check their values against the annotations; every error names the remedy."""
 
 import types
 import typing
@@ -12,11 +12,11 @@ from rl_training.config.schedules import Schedule, checked_schedule
 from rl_training.core.errors import ConfigError, did_you_mean
 
 LARGEST = 2**62
-"""Of whole numbers: sums and products of some of them still fit where they are computed."""
+"""Largest whole number, so that sums and products of a few of them do not overflow."""
 
 
 class CheckedConfig:
-    """Mix-in for frozen dataclasses: every value is checked against its annotation when the object is made."""
+    """Mix-in for frozen dataclasses: the constructor checks every value against its annotation."""
 
     def __post_init__(self) -> None:
         problems = self._coerce_fields()
@@ -32,7 +32,7 @@ class CheckedConfig:
                 object.__setattr__(self, item.name, coerce(value, hints[item.name]))
             except ValueError as error:
                 problems.append(f"{item.name} is {value!r}; {error}")
-                if item.default is not MISSING:  # so that the other checks can go on and report as well
+                if item.default is not MISSING:  # so that the other checks can run and report their problems
                     object.__setattr__(self, item.name, item.default)
                 elif item.default_factory is not MISSING:
                     object.__setattr__(self, item.name, item.default_factory())
@@ -52,7 +52,7 @@ class CheckedConfig:
         return [] if low <= value <= high else [f"{name} is {value}; use a number from {low} to {high}"]
 
     def bad_sizes(self, name: str) -> list[str]:
-        """Return a problem if the named list of layer widths is one no machine could build."""
+        """Return a problem if the named list of layer widths is too long or has widths out of range."""
         sizes = getattr(self, name)
         if len(sizes) <= 64 and all(1 <= size <= 2**14 for size in sizes):
             return []
@@ -62,7 +62,7 @@ class CheckedConfig:
 def coerce(value: Any, annotation: Any) -> Any:
     """Return `value` as the annotation wants it, or raise ValueError with the remedy.
 
-    Lenient only where YAML is loose: `3e-4` is a number for a float, `1e5` one for a count, a list is a tuple.
+    Lenient only where YAML is: the text `3e-4` is accepted as a float, `1e5` as a whole number, a list as a tuple.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     # nested settings check themselves
@@ -82,7 +82,7 @@ def coerce(value: Any, annotation: Any) -> Any:
             raise ValueError(f"use {' or '.join(words)}, or a whole number{did_you_mean(value, words)}")
         return coerce(value, next(item for item in arguments if item is not type(None)))
     if origin is Literal:
-        if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # what YAML reads for these words
+        if isinstance(value, bool) and {"on", "off"} <= set(arguments):  # YAML reads these words as booleans
             return "on" if value else "off"
         if value in arguments and isinstance(value, str):
             return value

@@ -1,13 +1,13 @@
-"""Plain data: what comes back from a file as it was."""
+"""Plain data: values that are unchanged after they are written to a file and read back."""
 
 from typing import Any
 
 PLAIN = "numbers, text, true, false, null, lists and maps"
-"""What that is, in words."""
+"""Plain data, as messages describe it."""
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether a value comes back from a file as it was."""
+    """Return whether a value is plain data."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and is_plain(part) for key, part in value.items())
     if isinstance(value, list):
@@ -16,7 +16,7 @@ def is_plain(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Return a value with lists in the place of tuples, however deep they lie.
+    """Return a value with all tuples in it replaced by lists.
 
     >>> plain({"a": (1, (2,))})
     {'a': [1, [2]]}

@@ -1,4 +1,4 @@
-"""What `preprocessing` asks for: which settings it has, and what those mean that are not given."""
+"""The settings of each kind of `preprocessing`, their defaults and checks."""
 
 from dataclasses import dataclass, fields
 
@@ -19,13 +19,13 @@ LIMITS = {"image_size": (1, 2048), "frame_stack": (1, 64), "noop_max": (0, 10_00
 
 @dataclass(frozen=True)
 class Frames:
-    """How a frame of the environment becomes part of what a policy sees, with nothing left open."""
+    """How frames of the environment become observations, with all defaults resolved."""
 
     image_size: int | None
-    """Height and width in pixels; None leaves them as they are."""
+    """Height and width in pixels; None leaves them unchanged."""
     grayscale: bool
     stack: int
-    """How many frames, oldest first, make one observation."""
+    """Number of frames in one observation, oldest first."""
 
 
 USUAL_FRAMES = {
@@ -33,13 +33,13 @@ USUAL_FRAMES = {
     "image": Frames(image_size=None, grayscale=False, stack=1),
     "atari": Frames(image_size=84, grayscale=True, stack=4),
 }
-"""What the image settings mean where they are not given."""
+"""Defaults of the image settings."""
 
 
 def resolved_frames(
     preprocessing: str, image_size: int | None, grayscale: bool | None, frame_stack: int | None
 ) -> Frames:
-    """Return the image settings with the usual values in the place of those that are not given."""
+    """Return the image settings, with defaults for those that are not given."""
     usual = USUAL_FRAMES[preprocessing]
     return Frames(
         image_size=usual.image_size if image_size is None else image_size,
@@ -49,7 +49,7 @@ def resolved_frames(
 
 
 def preprocessing_problems(config: CheckedConfig) -> list[str]:
-    """Return what is impossible in the settings above, and which of them are given and would not be read."""
+    """Return one message per setting that is out of range, or that the chosen preprocessing does not use."""
     chosen = {
         item.name: getattr(config, item.name)
         for item in fields(config)  # type: ignore[arg-type]  # always mixed into a dataclass
@@ -61,7 +61,7 @@ def preprocessing_problems(config: CheckedConfig) -> list[str]:
         if name not in SETTINGS_OF[kind]:
             users = [user for user, names in SETTINGS_OF.items() if name in names]
             problems.append(
-                f"{name} is {value}, but preprocessing '{kind}' has no use for it; leave it out, or set preprocessing "
+                f"{name} is {value}, but preprocessing '{kind}' does not use it; leave it out, or set preprocessing "
                 f"to {' or '.join(users)}"
             )
     for name, (low, high) in LIMITS.items():

@@ -1,7 +1,7 @@
-"""Config files by path, and presets by name from anywhere.
+"""Config files by path, and presets by name.
 
-A preset is a file of `configs/`, under its algorithm. The folder `zoo/` shows the same files again, under their family
-of environments: links in a checkout, copies in a wheel.
+A preset is a file in `configs/`, grouped by algorithm. The folder `zoo/` has the same files, grouped by family of
+environments: as links in a checkout, as copies in a wheel.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ import yaml
 from rl_training.core.errors import ConfigError, UserError, did_you_mean
 
 BENCHMARK = "benchmark"
-"""The name of a family's manifest, which is no preset."""
+"""The name of a family's manifest, which is not a preset."""
 SHORT = "short"
-"""The name of a family's second manifest, if there is one: what minutes or hours of one core are enough for."""
+"""The name of a family's second manifest, if there is one: a short benchmark for a single core."""
 NEAR = 0.7
-"""Share of letters that a name has to have in common with a preset's to be taken for it misspelt."""
+"""How similar a name must be to a preset's to be suggested, from 0 to 1."""
 
 
 NOT_MEASURED = "not measured"
@@ -27,23 +27,23 @@ NOT_MEASURED = "not measured"
 
 @dataclass(frozen=True)
 class About:
-    """Where a preset belongs and comes from, and what it reached."""
+    """The description of a preset: family, source of its settings, and scores."""
 
     family: str = ""
     """The group of environments it is listed under."""
     summary: str = ""
-    """What it is."""
+    """One line about it."""
     source: str = ""
     """Where its settings come from."""
     expected: str = NOT_MEASURED
     """The scores that were measured, and on which seeds."""
     needs: str = ""
-    """What must be installed besides the package."""
+    """What must be installed in addition to the package."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What a list tells of a preset, read without its algorithm."""
+    """A preset as listed: read from plain YAML, without its algorithm."""
 
     name: str
     path: Path
@@ -55,12 +55,12 @@ class Preset:
 
     @property
     def task(self) -> str:
-        """What is played; see `task_name`."""
+        """The environment's name; see `task_name`."""
         return task_name(self.env_id, self.env_kwargs)
 
 
 def task_name(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
-    """Return what people call an environment: its id without the module that makes it, and what it was given.
+    """Return a short name of an environment: its id without the module, and its arguments.
 
     >>> task_name("my.games:mine/Grid-v0", {"game": "maze"})
     'mine/Grid-v0 (game maze)'
@@ -73,7 +73,7 @@ def task_name(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
 def find_config(path: str | PathLike[str]) -> Path:
     """Return the file at `path`, or the preset of that name, such as `configs/ppo/cartpole.yaml` or `ppo/cartpole`.
 
-    Names of the zoo, such as `zoo/classic/ppo_cartpole.yaml`, are known as well.
+    Names in the zoo, such as `zoo/classic/ppo_cartpole.yaml`, are found as well.
     """
     given = Path(path)
     if given.is_file():
@@ -96,15 +96,15 @@ def find_preset(name: str) -> Path:
 
 
 def preset_name(given: str) -> str:
-    """Return the name under its algorithm of a preset that may be given under its family; others stay as they are."""
+    """Return the name of a preset under its algorithm, also if its name in the zoo is given; others are unchanged."""
     name = given.removeprefix("configs/").removesuffix(".yaml")
     return zoo_names().get(name.removeprefix("zoo/"), name)
 
 
 def known_as(given: str) -> str | None:
-    """Return the name of a preset, also of one that is given by its file; a file of one's own is called by its path.
+    """Return the name of a preset, or the path of a config file; None if there is neither.
 
-    None if there is neither. A file comes before a preset of the same name, as everywhere.
+    A file takes precedence over a preset of the same name.
     """
     name, known, file = preset_name(given), presets(), Path(given)
     if file.is_file() and (name not in known or not file.samefile(known[name])):
@@ -122,7 +122,7 @@ def presets() -> dict[str, Path]:
 
 
 def zoo_names() -> dict[str, str]:
-    """Return the presets' names under their families, such as `classic/ppo_cartpole`, with those under algorithms."""
+    """Return the name under its algorithm of each preset in the zoo, such as `classic/ppo_cartpole`."""
     known = {zoo_stem(name): name for name in presets()}
     return {
         f"{link.parent.name}/{link.stem}": known[link.stem]
@@ -142,12 +142,12 @@ def zoo_stem(name: str) -> str:
 
 
 def read_presets() -> list[Preset]:
-    """Return all presets with what a list tells of them; reads plain YAML and imports nothing heavy."""
+    """Return all presets; reads plain YAML and imports nothing heavy."""
     return [_read(name, path) for name, path in presets().items()]
 
 
 def _read(name: str, path: Path) -> Preset:
-    # the parser in C, if there is one: eighty files in forty milliseconds; `load_config` reads strictly
+    # the C parser, if available, reads eighty files in forty milliseconds; `load_config` reads strictly
     data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     about = about_of(data, name)
     return Preset(
@@ -162,16 +162,16 @@ def shipped(name: str) -> list[Path]:
 
 
 def about_of(data: Mapping[str, Any], source: str) -> About:
-    """Return the `about:` block of a config file; a key that nobody reads is refused, as it may be a misspelt one."""
+    """Return the `about:` block of a config file; raise an error for unknown keys, which may be misspelt."""
     given = data.get("about", {})
     if not isinstance(given, Mapping):
-        raise ConfigError([f"about is {given!r}; use a map of words, such as 'summary: …'"], source)
+        raise ConfigError([f"about is {given!r}; use a map of texts, such as 'summary: …'"], source)
     known = [item.name for item in fields(About)]
     problems = [
         f"unknown key 'about.{key}'{did_you_mean(str(key), known)}" for key in given if key not in known
     ]
     problems += [
-        f"about.{key} is {value!r}; use words"
+        f"about.{key} is {value!r}; use text"
         for key, value in given.items()
         if key in known and not isinstance(value, str | int | float)
     ]
@@ -181,10 +181,10 @@ def about_of(data: Mapping[str, Any], source: str) -> About:
 
 
 def settings_of(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the settings of a config file, without what it says of itself, which is checked."""
+    """Return the settings of a config file, without its `about:` block, which is checked."""
     if "presets" in data and "algo" not in data:
         raise ConfigError(
-            [f"a manifest, and no config; rl-training benchmark {source} trains what it lists"], source
+            [f"it is a manifest, not a config; rl-training benchmark {source} trains what it lists"], source
         )
     about_of(data, source)
     return {key: value for key, value in data.items() if key != "about"}

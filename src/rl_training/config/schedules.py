@@ -1,13 +1,12 @@
-"""Schedules are functions of progress: nothing to step, nothing to save, exact on resume.
+"""Schedules are functions of progress: they have no state to step or save, and are exact on resume.
 
-A schedule says by which factor a setting is multiplied after a fraction of the run, and is written the same in YAML,
-in flags and in Python:
+A schedule maps the fraction of the run to a factor for a setting. It is written the same in YAML, flags and Python:
 
-- `constant`, `linear`, `cosine`: the factor stays 1, or falls from 1 to 0
+- `constant`, `linear`, `cosine`: the factor stays 1, or decreases from 1 to 0
 - `linear:0.1`, `cosine:0.1`: it goes from 1 to 0.1
-- `[[0, 1], [0.5, 0.1], [1, 0.01]]`: points (fraction, factor) with straight lines between them; a fraction that stands
-  there twice is a jump
-- `module:function`: a function of your own from the fraction, 0 to 1, to the factor
+- `[[0, 1], [0.5, 0.1], [1, 0.01]]`: points (fraction, factor) with linear interpolation; the same fraction twice is a
+  jump
+- `module:function`: your own function from the fraction, 0 to 1, to the factor
 """
 
 import json
@@ -24,15 +23,15 @@ from rl_training.core.errors import RunFault, UserError, did_you_mean
 ScheduleName: TypeAlias = Literal["constant", "linear", "cosine"]
 Points: TypeAlias = tuple[tuple[float, float], ...]
 Schedule: TypeAlias = str | Sequence[Sequence[float]] | Callable[[float], float]
-"""As a user gives it; once it is checked, a text or points."""
+"""As a user gives it; after the checks, a text or points."""
 
 NAMES: tuple[str, ...] = get_args(ScheduleName)
 FORMS = (
-    f"use {', '.join(NAMES)}, one with an end such as linear:0.1, a list of [fraction, factor] pairs, or "
+    f"use {', '.join(NAMES)}, one with an end value such as linear:0.1, a list of [fraction, factor] pairs, or "
     "module:function"
 )
 TRIED = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Fractions that a function of the user's own is asked for before a run relies on it."""
+"""Fractions at which a user's function is tried before the run."""
 
 
 def interpolated(initial: float, final: float, fraction: float) -> float:
@@ -42,7 +41,7 @@ def interpolated(initial: float, final: float, fraction: float) -> float:
 
 
 def scheduled(initial: float, schedule: Schedule, fraction: float) -> float:
-    """Return the value after `fraction` of the budget; that is clamped to [0, 1], as the last rollout may overshoot."""
+    """Return the value at `fraction` of the budget, clamped to [0, 1], as the last rollout may overshoot."""
     return ScheduledSetting("the setting", initial, schedule).at(fraction)
 
 
@@ -52,7 +51,7 @@ def checked_schedule(value: Any) -> str | Points:
         name = name_of(value)
         if name is None:
             raise ValueError(
-                "it cannot be found again by a name; define the function at the top of a module and give that"
+                "it cannot be imported by name; define the function at the top level of a module"
             )
         return name
     if isinstance(value, str) and value.lstrip().startswith("["):
@@ -70,12 +69,12 @@ def checked_schedule(value: Any) -> str | Points:
 
 
 def schedule_text(schedule: Schedule) -> str:
-    """Return a schedule that was checked as one text, as a flag has it."""
+    """Return a checked schedule as one text, as it is written on the command line."""
     return schedule if isinstance(schedule, str) else json.dumps(schedule)
 
 
 def function_name(schedule: object) -> str | None:
-    """Return the `module:function` that a schedule is, None for any other."""
+    """Return `module:function` if a schedule is one; None for any other."""
     is_function = isinstance(schedule, str) and is_name(schedule) and schedule.partition(":")[0] not in NAMES
     return str(schedule) if is_function else None
 
@@ -83,7 +82,7 @@ def function_name(schedule: object) -> str | None:
 class ScheduledSetting:
     """A setting and its schedule: `at(fraction)` is its value there.
 
-    A function of the user's own is imported and tried when this is made, so that a bad one ends no run.
+    The constructor imports and tries a user's function, so that a bad one is reported before the run.
     """
 
     def __init__(self, name: str, initial: float, schedule: Schedule) -> None:
@@ -103,7 +102,7 @@ class ScheduledSetting:
                 raise UserError(problem)
 
     def at(self, fraction: float) -> float:
-        """Return the value after this part of the budget, clamped to [0, 1]."""
+        """Return the value at this fraction of the budget, clamped to [0, 1]."""
         fraction = min(max(fraction, 0.0), 1.0)
         if self.function is None:
             return self.initial * self.factor(fraction)
@@ -113,7 +112,7 @@ class ScheduledSetting:
         return self.initial * factor
 
     def _asked(self, fraction: float) -> tuple[float, str | None]:
-        """Return what a function of the user's own says, or what is wrong with it."""
+        """Return the factor of a user's function, and an error message if it is invalid."""
         begin = f"{self.name}_schedule '{self.function}'"
         try:
             said: Any = self.factor(fraction)
@@ -128,7 +127,7 @@ class ScheduledSetting:
             factor = math.nan
         if not 0.0 <= factor < math.inf:
             return 0.0, (
-                f"{begin} returned {said!r} at fraction {fraction:g}; let it return a finite factor of 0 or more"
+                f"{begin} returned {said!r} at fraction {fraction:g}; it must return a finite number ≥ 0"
             )
         return factor, None
 
@@ -146,7 +145,7 @@ def _factor(schedule: str | Points) -> Callable[[float], float]:
 
 
 def _fallen(part: float, final: float) -> float:
-    """Return what lies between 1, if all of `part` is left, and `final`, if nothing is."""
+    """Return the value between 1, for `part` 1, and `final`, for `part` 0."""
     return part + final * (1.0 - part)
 
 
@@ -171,7 +170,7 @@ def _from_text(text: str) -> Any:
 
 
 def _checked_points(value: Sequence[Any]) -> Points:
-    """Return points whose fractions rise from 0 to 1 and whose factors can be multiplied with."""
+    """Return points whose fractions increase from 0 to 1 and whose factors are finite numbers ≥ 0."""
     try:
         points = tuple((float(fraction), float(factor)) for fraction, factor in value)
     except (TypeError, ValueError):
@@ -180,18 +179,18 @@ def _checked_points(value: Sequence[Any]) -> Points:
     if len(points) < 2:
         raise ValueError("use two [fraction, factor] pairs or more")
     if not all(0.0 <= fraction <= 1.0 for fraction in fractions) or fractions != sorted(fractions):
-        raise ValueError("let the fractions, which come first in each pair, rise from 0 to 1")
+        raise ValueError("the fractions, first in each pair, must increase from 0 to 1")
     if not all(0.0 <= factor < math.inf for _, factor in points):
-        raise ValueError("let the factors, which come second in each pair, be finite and 0 or more")
+        raise ValueError("the factors, second in each pair, must be finite numbers ≥ 0")
     return points
 
 
 def _checked_end(name: str, end: str) -> None:
     if name == "constant":
-        raise ValueError("constant has no end; use constant, or linear:0.1 and the like")
+        raise ValueError("constant has no end value; use constant, or linear:0.1")
     try:
         factor = float(end)
     except ValueError:
         factor = math.nan
     if not 0.0 <= factor < math.inf:
-        raise ValueError(f"give the end as a factor of 0 or more, such as {name}:0.1")
+        raise ValueError(f"give the end value as a number ≥ 0, such as {name}:0.1")

@@ -1,4 +1,4 @@
-"""YAML of plain scalars, lists and maps, from anybody: nothing runs, nothing grows, nothing is written twice."""
+"""Strict YAML of plain scalars, lists and maps, safe for untrusted files: no code, no aliases, no duplicate keys."""
 
 from collections.abc import Hashable
 from pathlib import Path
@@ -12,10 +12,10 @@ MAX_BYTES = 1 << 20
 
 
 def read_yaml(file: Path, name: object, example: str = "algo: ppo") -> dict[str, Any]:
-    """Return the map in a YAML file of plain scalars, lists and maps; `name` is what a complaint calls it."""
+    """Return the map in a YAML file of plain scalars, lists and maps; errors call it `name`."""
     try:
         if file.stat().st_size > MAX_BYTES:
-            raise UserError(f"{name} is larger than {MAX_BYTES >> 10} KiB, which no config is")
+            raise UserError(f"{name} is larger than {MAX_BYTES >> 10} KiB, the limit for a config")
         data = yaml.load(file.read_text(encoding="utf-8"), Loader=StrictLoader)
     except yaml.YAMLError as error:
         raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
@@ -33,7 +33,7 @@ def read_yaml(file: Path, name: object, example: str = "algo: ppo") -> dict[str,
 
 
 class StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses a key written twice, and aliases, with which a small file can become endless."""
+    """Safe YAML that rejects duplicate keys, and aliases, with which a small file can expand endlessly."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):

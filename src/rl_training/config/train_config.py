@@ -1,4 +1,4 @@
-"""`TrainConfig`: one typed, strict description of a run for YAML, command line and Python alike.
+"""`TrainConfig`: one typed, strict description of a run for YAML, command line and Python.
 
 Run-level settings are flat, the algorithm's own are one level down. All problems are reported at once.
 """
@@ -21,13 +21,13 @@ from rl_training.config.presets import find_config, settings_of
 from rl_training.config.strict_yaml import read_yaml
 from rl_training.core.errors import ConfigError, did_you_mean
 
-APART = (
+NOT_IN_FINGERPRINT = (
     "seed", "output_dir", "device", "num_threads", "env_timeout", "rebuild_envs", "max_restarts",
     "checkpoint_every_timesteps", "keep_checkpoints", "log_every_timesteps", "track", "max_time",
 )  # fmt: skip
-"""Settings that are no part of an experiment: which try, where, on what machine, and what is written down how often.
+"""Settings excluded from the fingerprint: seed, output, machine, and how often logs and checkpoints are written.
 
-Threads and devices change last bits, not what is learned.
+Threads and devices change rounding, not the experiment.
 """
 
 
@@ -36,27 +36,27 @@ class AlgorithmConfig(CheckedConfig):
     """Base of every algorithm's settings; each lives beside its algorithm."""
 
     encoder: str = "auto"
-    """What turns observations into features: auto, flat (their numbers side by side), nature, impala, small, or
-    module:Name of your own; auto takes a CNN for images and flat for the rest."""
+    """Encoder of observations: auto, flat (concatenates all numbers), nature, impala, small, or module:Name for your
+    own; auto uses a CNN for images and flat for everything else."""
     encoder_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the encoder's constructor, as a YAML map."""
     features_dim: int = 256
-    """How many features an encoder is asked for, per image; flat has as many as there are numbers."""
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
     image_scale: float | None = None
-    """What image values are multiplied by; none brings the bounds of their space to 0 and 1."""
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
     image_channels: Literal["auto", "first", "last"] = "auto"
-    """Which axis of an image holds the channels; auto is the smaller of the first and the last."""
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return what is impossible, each naming key, value and remedy."""
+        """Return one message per invalid setting, with key, value and remedy."""
         return []
 
-    def remarks(self, total_timesteps: int, num_envs: int) -> list[str]:
-        """Return what is possible, but hardly meant."""
+    def probable_mistakes(self, total_timesteps: int, num_envs: int) -> list[str]:
+        """Return settings that are valid but probably mistakes."""
         return []
 
     def rows_at_once(self, num_envs: int) -> tuple[int, str]:
-        """Return how many observations an update reads at once, and how to make them fewer, as text."""
+        """Return how many observations an update reads at once, and how to reduce them, as text."""
         return 0, ""
 
     def rows_per_step(self, num_envs: int) -> int:
@@ -66,95 +66,97 @@ class AlgorithmConfig(CheckedConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(CheckedConfig):
-    """Everything that determines a run. `algo`, `env_id`, `seed` and `output_dir` suffice."""
+    """All settings of a run. Only `algo` and `env_id` are required."""
 
     algo: str
     """Name of the algorithm, e.g. ppo."""
     env_id: str
     """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first."""
     seed: int = 0
-    """Root of all random streams, 0 or more."""
+    """Seed of all random numbers, 0 or more."""
     output_dir: str = "runs"
-    """Folder that run folders are made in."""
+    """Folder in which run folders are created."""
     total_timesteps: int = 100_000
     """Environment steps to train for, summed over environments."""
     device: str = "auto"
-    """torch device; auto is the CPU, which is faster for small networks."""
+    """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"] = "auto"
-    """Threads for torch and NumPy's products; auto is one for small networks and a few for CNNs and wide layers."""
+    """Threads for PyTorch and NumPy; auto uses one for small networks and a few for CNNs and wide layers."""
 
     num_envs: int = 8
-    """Environments stepped side by side."""
+    """Number of environments that are stepped in parallel."""
     env_backend: Literal["sync", "async", "native"] = "sync"
-    """In this process, one process each with shared memory, or the environment's own vector implementation."""
+    """Where environments run: sync, in this process; async, in one process each, with shared memory; native, in the
+    environment's own vector implementation."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the environment's constructor, as a YAML map."""
     env_wrappers: Wrappers = ()
     """Wrappers around each environment, innermost first: module:Wrapper, or {module:Wrapper: {argument: value}}."""
     max_episode_steps: int | None = None
-    """Steps after which an episode is truncated, in the place of the environment's own time limit."""
+    """Steps after which an episode is truncated, instead of the environment's own time limit."""
     env_timeout: float = 300.0
-    """Seconds a worker of the async backend may take for one step before it counts as hung."""
+    """Seconds that a worker of the async backend may take for one step before the run reports it as hung."""
     rebuild_envs: Literal["auto", "on", "off"] = "auto"
-    """Build environments anew for every episode; auto does so if they keep something across resets."""
+    """Build a new environment for every episode; auto does so if environments keep state across resets."""
     max_restarts: int = 0
-    """How often a run may rebuild itself from its last checkpoint after an environment failed."""
+    """How often a run may restart from its last checkpoint after an environment failed."""
     preprocessing: Literal["none", "image", "atari"] = "none"
-    """What is done to observations: nothing, resizing and stacking of images, or the usual treatment of Atari games."""
+    """Preprocessing of observations: none; image, which resizes and stacks images; atari, the standard preprocessing
+    of Atari games."""
     image_size: int | None = None
-    """Height and width that images are scaled to; by default 84 for atari, and as they are for image."""
+    """Height and width to which images are resized; by default 84 for atari, and unchanged for image."""
     grayscale: bool | None = None
-    """Show images in shades of gray; by default for atari, and not for image."""
+    """Convert images to grayscale; by default for atari, and not for image."""
     frame_stack: int | None = None
-    """How many frames make one observation, oldest first; by default 4 for atari, and 1 for image."""
+    """Number of frames in one observation, oldest first; by default 4 for atari, and 1 for image."""
     noop_max: int = 30
-    """atari: a game begins with 1 to so many frames of doing nothing, by chance; 0 for none."""
+    """atari: start each game with a random number of no-ops, up to this many; 0 for none."""
     frame_skip: int = 4
-    """atari: how many frames an action lasts."""
+    """atari: number of frames for which an action is repeated."""
     max_pool: bool = True
-    """atari: show the brighter of the last two frames, as some games draw their sprites in turn."""
+    """atari: take the maximum of the last two frames, as some games draw sprites in every other frame only."""
     terminal_on_life_loss: bool = True
-    """atari: what comes after a lost life does not count for what came before; the game goes on all the same."""
+    """atari: treat a lost life as terminal in returns and advantages; the game itself continues."""
     fire_reset: bool = True
-    """atari: press FIRE at the beginning and after a lost life, in games that wait for it."""
+    """atari: press FIRE at the start and after a lost life, in games that wait for it."""
     clip_reward: bool = True
-    """atari: learn from the sign of rewards; logs and evaluations tell the score."""
+    """atari: learn from the sign of rewards; logs and evaluations report the score."""
     use_action_masks: Literal["auto", "on", "off"] = "auto"
-    """Heed what the environment says of allowed actions; auto does so if it says something."""
+    """Use action masks; auto does so if the environment provides them."""
     normalize_obs: bool = False
-    """Normalise observations by running statistics that are saved with the model."""
+    """Normalize observations by running statistics, which are saved with the model."""
     normalize_reward: bool = False
-    """Scale rewards by the running deviation of the return; reported returns stay raw."""
+    """Divide rewards by the running standard deviation of the return; reported returns are not scaled."""
 
     eval_every_timesteps: int = 10_000
-    """Environment steps between evaluations; 0 evaluates at the end only."""
+    """Environment steps between evaluations; 0 evaluates only at the end."""
     num_eval_episodes: int = 10
     """Episodes per evaluation."""
     best_by: Literal["reward", "success"] = "reward"
-    """What makes an evaluation the best: its mean return, or the part of its episodes that say is_success; among equal
-    parts the mean return decides."""
+    """What makes an evaluation the best one: its mean return, or its success rate (episodes that report is_success);
+    the mean return decides between equal success rates."""
     eval_deterministic: bool = True
-    """Evaluate the most likely action instead of a sampled one."""
+    """Take the most likely action in evaluations instead of a sampled one."""
     max_eval_episode_steps: int = 30_000
-    """Steps after which an episode of an evaluation or a video that has not ended is cut off, and marked so."""
+    """Steps after which an episode of an evaluation or a video is cut off, and marked as such."""
     checkpoint_every_timesteps: int = 25_000
-    """Environment steps between checkpoints; 0 writes one at the end only."""
+    """Environment steps between checkpoints; 0 writes one only at the end."""
     keep_checkpoints: int = 3
-    """How many of the newest checkpoints to keep, besides the best."""
+    """Number of most recent checkpoints to keep, in addition to the best one."""
 
     log_every_timesteps: int = 2_000
     """Environment steps between rows of the metric files."""
     track: Literal["none", "wandb"] = "none"
-    """Also send metrics to this experiment tracker (needs its extra)."""
+    """Experiment tracker to which metrics are sent as well (its extra must be installed)."""
 
     stop_at_reward: float | None = None
-    """Stop once an evaluation's mean return reaches this."""
+    """Stop when the mean return of an evaluation reaches this value."""
     stop_after_stale_evals: int | None = None
-    """Stop after so many evaluations without a new best."""
+    """Stop after this many evaluations without a new best one."""
     max_time: float | None = None
-    """Pause after so many seconds, with a checkpoint to resume from."""
+    """Pause after this many seconds, with a checkpoint from which the run can be resumed."""
 
-    algorithm: AlgorithmConfig = None  # type: ignore[assignment]  # filled from the algorithm's table entry
+    algorithm: AlgorithmConfig = None  # type: ignore[assignment]  # set from the algorithm's entry in the table
     """The algorithm's own settings."""
 
     def __post_init__(self) -> None:
@@ -189,7 +191,7 @@ class TrainConfig(CheckedConfig):
             if getattr(self, name) is not None:
                 found += self.not_positive(name)
         if "\0" in self.output_dir:
-            found.append(f"output_dir is {self.output_dir!r}; no path holds the character \\0")
+            found.append(f"output_dir is {self.output_dir!r}; a path cannot contain the character \\0")
         if self.preprocessing == "atari" and self.algorithm.image_channels != "auto":
             found.append(
                 "image_channels is given, but preprocessing 'atari' makes its own frames; leave it out"
@@ -200,12 +202,12 @@ class TrainConfig(CheckedConfig):
 
     @property
     def frames(self) -> Frames:
-        """The image settings, with what `preprocessing` means by those that are not given."""
+        """The image settings, with the defaults of `preprocessing` for those that are not given."""
         return resolved_frames(self.preprocessing, self.image_size, self.grayscale, self.frame_stack)
 
     @property
     def makes_frames(self) -> bool:
-        """Whether images are made here: those have their channels first, whatever the environment's had."""
+        """Whether preprocessing creates the images, which then have their channels first."""
         return self.preprocessing == "atari" or self.frames != USUAL_FRAMES["none"]
 
     def with_overrides(self, **overrides: Any) -> Self:
@@ -240,10 +242,10 @@ class TrainConfig(CheckedConfig):
         return yaml.safe_dump(self.to_dict(), sort_keys=False)
 
     def fingerprint(self) -> str:
-        """Return a short hash of what makes runs worth comparing: the settings that matter and are not the default.
+        """Return a short hash of the experiment: of the settings that differ from their defaults.
 
-        So neither a new setting nor what a run decided for itself makes an old result stale; whoever changes a default
-        makes old results those of another experiment, and must say so.
+        So a new setting does not invalidate old results. Changing a default does: old results then belong to another
+        experiment, and the change must be documented.
         """
         usual = TrainConfig(algo=self.algo, env_id=self.env_id).to_dict()
         given = self.to_dict() | ({"use_action_masks": "auto"} if self.use_action_masks == "on" else {})
@@ -251,14 +253,16 @@ class TrainConfig(CheckedConfig):
         chosen = {
             "algo": self.algo,
             "env_id": self.env_id,
-            **{key: given[key] for key in given if key not in APART and given[key] != usual[key]},
+            **{
+                key: given[key] for key in given if key not in NOT_IN_FINGERPRINT and given[key] != usual[key]
+            },
             "algorithm": {key: inner[key] for key in inner if inner[key] != usual_inner[key]},
         }
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> TrainConfig:
-    """Return the config that plain data describes; unknown keys and wrong values are refused, all at once."""
+    """Return the config that plain data describes; raise one error for all unknown keys and wrong values."""
     problems: list[str] = []
     run_level = {item.name for item in fields(TrainConfig)}
     values = dict(data)
@@ -303,12 +307,12 @@ def _with_settings(
 
 
 def load_config(path: str | PathLike[str]) -> TrainConfig:
-    """Read a YAML config: three keys (`algo`, `env_id`, `seed`) suffice. Presets are found from anywhere."""
+    """Read a YAML config, or a preset by name; `algo` and `env_id` are required."""
     return config_from_dict(settings_of(read_yaml(find_config(path), path), str(path)), str(path))
 
 
 def algorithm_config_class(algo: str) -> type[AlgorithmConfig] | None:
-    """Return the settings class of an algorithm, or None. Looked up late: the table imports torch."""
+    """Return the settings class of an algorithm, or None. Imported late, as the table imports PyTorch."""
     from rl_training.algorithms import ALGORITHMS
 
     return ALGORITHMS[algo].config_class if algo in ALGORITHMS else None
@@ -334,7 +338,7 @@ def _unknown_setting(key: str, run_level: set[str], inner: set[str]) -> str:
 
 
 def env_problems(config: Any) -> list[str]:
-    """Return a sentence for each problem of a run's config, naming key, value and remedy."""
+    """Return one message per invalid environment setting, with key, value and remedy."""
     found: list[str] = config.not_positive("env_timeout")
     if not config.env_id:
         found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")

@@ -109,8 +109,8 @@ def _give_notice(config: TrainConfig, engine: Engine, console: Console) -> None:
             f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, and encoder 'flat' "
             "makes numbers side by side of it; encoder 'auto' takes a CNN"
         )
-    for remark in config.algorithm.remarks(config.total_timesteps, config.num_envs):
-        console.notice(remark)
+    for mistake in config.algorithm.probable_mistakes(config.total_timesteps, config.num_envs):
+        console.notice(mistake)
 
 
 def _begun(run: Run, begin: Learned | None, checkpoint: Checkpoint | None, engine: Engine) -> Path:

@@ -22,11 +22,11 @@ def test_lines(capsys):
     board.event(state("waiting", held=True))
     board.event(state("finished", earlier=True))
     assert capsys.readouterr().out.splitlines() == [
-        "tiny seed 1: began",
-        "tiny seed 1: began, goes on after 32 steps",
+        "tiny seed 1: started",
+        "tiny seed 1: started, resumed after 32 steps",
         "tiny seed 1: finished, 64 of 64 steps, evaluation 1.2",
         "tiny seed 1: FAILED earlier, it ?[31mbroke",
-        "tiny seed 1: waits for another process that has its run",
+        "tiny seed 1: waits for another process that trains this run",
     ]
 
 

@@ -60,7 +60,7 @@ class TestOfRealRuns:
 
     def test_the_commands_that_it_suggests_work(self, cli, tiny):
         run_dir = start.train(tiny("ppo")).run_dir
-        _, _, suggested = cli("runs", "show", run_dir).out.partition("Go on\n")
+        _, _, suggested = cli("runs", "show", run_dir).out.partition("Next\n")
         for line in suggested.splitlines():
             words = line.split()
             outcome = cli(*words[words.index("rl_training.cli") + 1 :])
@@ -149,7 +149,7 @@ class TestList:
 
 class TestRemove:
     def test_elsewhere_than_on_a_terminal_it_needs_a_yes(self, cli, folder):
-        assert "say --yes" in cli("runs", "rm", folder / "a").sentence
+        assert "use --yes" in cli("runs", "rm", folder / "a").sentence
         assert (folder / "a").exists()
         outcome = cli("runs", "rm", folder / "a", folder / "b", f"{folder}/empty/../a", "--yes")
         assert (outcome.code, outcome.err) == (0, "")
@@ -158,7 +158,7 @@ class TestRemove:
     def test_what_else_went_is_named(self, cli, folder):
         (folder / "a" / "notes.txt").write_text("x", encoding="utf-8")
         removed = cli("runs", "rm", folder / "a", folder / "b", "--yes").out
-        assert removed == f"removed {folder / 'a'}, and with it notes.txt\nremoved {folder / 'b'}\n"
+        assert removed == f"deleted {folder / 'a'}, and with it notes.txt\ndeleted {folder / 'b'}\n"
 
     def test_one_refusal_and_nothing_is_touched(self, cli, folder):
         with RunLock(folder / "b"):
@@ -180,8 +180,8 @@ class TestRemove:
         )
         assert code == 0
         assert "finished, 1,000 steps, and with it notes.txt" in said
-        assert "Delete this run for good? [y/N]" in said
-        assert ("nothing was removed" in said) == (not gone)
+        assert "Delete this run permanently? [y/N]" in said
+        assert ("nothing was deleted" in said) == (not gone)
         assert (folder / "a").exists() == (not gone)
 
 
@@ -234,11 +234,11 @@ class TestExport:
         (["runs", "rm", "nowhere", "--yes"], "nowhere does not exist"),
         (["export-results", "."], "needs --csv FILE or --json FILE"),
         (["export-results", ".", "--csv", "x", "--json", "x"], "both name x"),
-        (["export-results", ".", "--csv", "empty"], "empty is not a plain file"),
+        (["export-results", ".", "--csv", "empty"], "empty is not a regular file"),
         (["export-results", ".", "--csv", "x", "--json", "./x"], "both name x"),
         (
             ["export-results", ".", "--csv", "no/where.csv"],
-            "no/where.csv cannot be written: there is no folder no; make it first",
+            "no/where.csv cannot be written: there is no folder no; create it first",
         ),
         (["export-results", "nowhere", "--csv", "-"], "nowhere does not exist"),
     ],

@@ -195,7 +195,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint_and_nothing_is_lost(
     )
     checkpoints = re.escape(str(run_dir / "checkpoints"))
     steps = re.fullmatch(
-        rf"stopped by {name} at ([\d,]+) steps; checkpoint: {checkpoints}/step_\d+\. Go on with:", told
+        rf"stopped by {name} at ([\d,]+) steps; checkpoint: {checkpoints}/step_\d+\. Resume it with:", told
     )[1]
     steps = int(steps.replace(",", ""))
     assert 0 < steps < TOTAL

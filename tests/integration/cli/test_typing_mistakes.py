@@ -19,7 +19,7 @@ TRAIN = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", 64, "--
 
 
 def test_a_path_that_no_disk_has(tmp_path):
-    with pytest.raises(ConfigError, match=r"no path holds the character \\0"):
+    with pytest.raises(ConfigError, match=r"a path cannot contain the character \\0"):
         TrainConfig(algo="ppo", env_id="CartPole-v1", output_dir=f"{tmp_path}/a\0b")
 
 

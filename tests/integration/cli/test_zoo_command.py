@@ -115,7 +115,7 @@ def test_failures_and_signals_say_how_to_go_on(cli, tmp_path, monkeypatch):
     launched(monkeypatch, lambda job: JobState(job, "paused"), signal.SIGTERM)
     stopped = cli("zoo", "run", "ppo/cartpole", "--seeds", 1)
     assert stopped.code == 143
-    assert "Stopped by SIGTERM. Every run goes on from its checkpoint with:" in stopped.out
+    assert "Stopped by SIGTERM. Resume every run from its checkpoint with:" in stopped.out
     assert "\n  python -m rl_training.cli zoo run ppo/cartpole --seeds 1\n" in stopped.out
 
 
@@ -200,7 +200,7 @@ def test_a_manifest_and_a_config_in_each_others_place(cli, tmp_path, monkeypatch
     (tmp_path / "m.yaml").write_text("presets: [ppo/cartpole]\n")
     (tmp_path / "c.yaml").write_text("algo: ppo\nenv_id: CartPole-v1\n")
     assert cli("zoo", "run", "m.yaml").sentence == (
-        "error: m.yaml: a manifest, and no config; rl-training benchmark m.yaml trains what it lists"
+        "error: m.yaml: it is a manifest, not a config; rl-training benchmark m.yaml trains what it lists"
     )
     assert cli("benchmark", "c.yaml").sentence == (
         "error: c.yaml is a config, not a manifest; use rl-training zoo run c.yaml to train it on several seeds"

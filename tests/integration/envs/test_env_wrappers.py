@@ -155,7 +155,7 @@ class TestForms:
             ([{"a:B": {"x": object()}}], "numbers, text"),
             ([{"wrapper": "a:B", "x": 1}], "module:Wrapper"),
             ("{a:B: [", "module:Wrapper"),
-            ([lambda env: env], "top of a module"),
+            ([lambda env: env], "top level of a module"),
         ],
     )
     def test_what_is_none_gets_a_sentence_with_key_and_remedy(self, value, remedy):

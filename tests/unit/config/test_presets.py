@@ -76,9 +76,9 @@ def test_a_word_that_nobody_reads_is_refused(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_config(file)
     assert "unknown key 'about.sumary'; did you mean 'summary'?" in str(caught.value)
-    assert "about.source is [1]; use words" in str(caught.value)
+    assert "about.source is [1]; use text" in str(caught.value)
     file.write_text("about: mine\nalgo: ppo\nenv_id: CartPole-v1\n")
-    with pytest.raises(ConfigError, match="about is 'mine'; use a map of words"):
+    with pytest.raises(ConfigError, match="about is 'mine'; use a map of texts"):
         load_config(file)
 
 

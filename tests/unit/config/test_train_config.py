@@ -432,7 +432,7 @@ class TestOverrides:
             TrainConfig(**BASE).seed = 4
 
 
-APART = {
+NOT_IN_FINGERPRINT = {
     "seed": 99, "output_dir": "elsewhere", "device": "cpu", "num_threads": 2, "env_timeout": 7.0,
     "rebuild_envs": "off", "max_restarts": 7, "checkpoint_every_timesteps": 7, "keep_checkpoints": 7,
     "log_every_timesteps": 7, "track": "wandb", "max_time": 7.0,
@@ -452,13 +452,13 @@ ATARI_COUNTING = {
 
 class TestFingerprint:
     def test_every_setting_is_known_to_count_or_not_to(self):
-        names = [*APART, *COUNTING, *ATARI_COUNTING, "algo"]
+        names = [*NOT_IN_FINGERPRINT, *COUNTING, *ATARI_COUNTING, "algo"]
         assert sorted(names) == sorted(item.name for item in fields(TrainConfig))
 
-    @pytest.mark.parametrize("name", APART)
+    @pytest.mark.parametrize("name", NOT_IN_FINGERPRINT)
     def test_which_try_where_and_what_is_written_down_do_not_count(self, name):
         config = TrainConfig(**BASE)
-        assert config.with_overrides(**{name: APART[name]}).fingerprint() == config.fingerprint()
+        assert config.with_overrides(**{name: NOT_IN_FINGERPRINT[name]}).fingerprint() == config.fingerprint()
 
     def test_what_matters_to_the_result_counts(self):
         config = TrainConfig(**BASE)
@@ -522,7 +522,7 @@ class TestPreprocessing:
             TrainConfig(**BASE, **given)
         (problem,) = caught.value.problems
         assert problem.startswith(
-            f"{name} is {ATARI_COUNTING[name]}, but preprocessing '{kind}' has no use for it"
+            f"{name} is {ATARI_COUNTING[name]}, but preprocessing '{kind}' does not use it"
         )
         assert problem.endswith("image or atari" if name in IMAGE_SETTINGS else "to atari")
 
