@@ -95,8 +95,8 @@ def _remarks(cells: dict[str, dict[str, dict[str, Any]]]) -> str:
         for key, cell in suite.items():
             for remark in cell.get("remarks", ()):
                 kind = (
-                    "built anew for every episode"
-                    if "built anew" in remark
+                    "rebuilt for every episode"
+                    if "for every episode" in remark
                     else "resumed runs may not be exact"
                 )
                 names.setdefault(kind, []).append(key.rpartition(" | ")[0])

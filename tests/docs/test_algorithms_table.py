@@ -133,7 +133,7 @@ def test_action_spaces(algo: str, row: str, tmp_path: Path) -> None:
 def test_action_masks(algo: str, tmp_path: Path) -> None:
     """An algorithm that heeds none refuses to; of the others, none gets an environment to raise."""
     if TABLE[MASKS][algo] == "no":
-        with pytest.raises(UserError, match=f"algo '{algo}' heeds no masks"):
+        with pytest.raises(UserError, match=f"algo '{algo}' does not support action masks"):
             train(algo, random_env(VECTOR, bounded_action(algo)), tmp_path, use_action_masks="on")
     else:
         assert train(algo, Locks, tmp_path, use_action_masks="on").metrics["updates"] > 0

@@ -105,7 +105,7 @@ CASES = [
     train("a limit of memory, too low for the start", words=("not enough memory",),
           shell="ulimit -v 700000; exec {command}"),
     train("a limit of open files", "--num-envs", "16", "--num-steps", "8", "--env-backend", "async",
-          words=("workers for 16 environments cannot be started: Too many open files; use fewer num_envs",),
+          words=("workers for 16 environments cannot be started: Too many open files; use a smaller num_envs",),
           shell="ulimit -n 40; exec {command}"),
     train("an output folder that is read-only", words=("output_dir 'runs' cannot be written",), prepare=empty_folder,
           read_only="runs"),

@@ -91,8 +91,9 @@ class NStepWindow:
         if not fits.all():
             env = int(np.flatnonzero(~fits.all(axis=0))[0])
             raise EnvironmentFault(
-                f"environment {env} gave rewards whose sum over {self.n} steps (n_step) does not fit {sums.dtype}, at "
-                f"step {self.time[env] + 1} of its episode; mend the environment, or clip the reward in a wrapper"
+                f"environment {env} returned rewards whose sum over {self.n} steps (n_step) does not fit "
+                f"{sums.dtype}, at step {self.time[env] + 1} of its episode; fix the environment, or clip the reward "
+                "in a wrapper"
             )
 
     def _complete_single(

@@ -1,4 +1,4 @@
-"""From the policy's units to the environment's, and nowhere else."""
+"""Converts actions from the policy's units to the environment's."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from rl_training.core.types import Array
 
 
 class ActionAdapter:
-    """Translates stored actions [N, ...] into what the environment takes; never changes its input.
+    """Converts stored actions [N, ...] to actions of the environment; the input is not changed.
 
     Discrete families: shifted by the space's `start`. Box: a dimension with two finite bounds is mapped from
     [-1, 1] to [low, high], so any bounds suit the same initial policy; then everything is clipped to the

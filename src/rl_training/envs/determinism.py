@@ -1,7 +1,7 @@
-"""Finds environments that keep something across resets, or never end, before a run relies on their not doing so.
+"""Checks before a run whether an environment keeps state across resets, or never ends.
 
-Exact resume rests on an episode being a function of its reset seed and its actions. Here a reused environment plays
-against a fresh one, with the same seed and the same actions, and a second fresh one is the control.
+Exact resume requires that an episode is a function of its reset seed and its actions. The check compares a reused
+environment with a new one, with the same seed and actions, and a second new one is the control.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from rl_training.envs.observations import nested_leaves
 from rl_training.envs.workers import WorkerVectorEnv
 
 EARLIER_EPISODES = 3
-"""What the reused environment has behind it."""
+"""Episodes that the reused environment plays first."""
 MAX_STEPS = 60
-"""Of each episode: a bound in steps, so that the finding does not depend on the machine's speed."""
+"""Steps of each episode; a limit in steps, so that the result does not depend on the speed of the machine."""
 STEPS_TO_END, SECONDS_TO_END = 2_000, 1.0
-"""How long an episode's end is waited for where nothing announces one."""
+"""How long to wait for the end of an episode without a time limit."""
 
 Environments: TypeAlias = SyncVectorEnv | WorkerVectorEnv
 
 
 class StepRecord(NamedTuple):
-    """What an environment said at one step."""
+    """The result of one step."""
 
     observation: int
     reward: float
@@ -42,46 +42,42 @@ class StepRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """What the check saw."""
+    """Result of the check."""
 
     rebuild: bool = False
-    """Something is kept across resets, and building the environment anew clears it."""
+    """The environment keeps state across resets, and rebuilding it clears the state."""
     problems: list[str] = field(default_factory=list)
-    """Why a resumed run will not be exact, whatever is done."""
+    """Why resuming a run will not be exact."""
     seconds_per_rebuild: float = 0.0
 
 
 def settle_rebuilding(
     config: TrainConfig, factory: EnvFactory | None, notice: Callable[[str], None]
 ) -> TrainConfig:
-    """Return the config with `rebuild_envs: auto` replaced by what this environment needs; say what was found."""
+    """Return the config with `rebuild_envs: auto` replaced by `on` or `off`; report what was found."""
     if config.rebuild_envs != "auto":
         return config
     finding = Finding() if config.env_backend == "native" else check_determinism(config, factory)
     for problem in finding.problems:
-        notice(
-            f"environment '{config.env_id}' {problem}: after an interruption this run may not go on exactly as it "
-            "would have"
-        )
+        notice(f"environment '{config.env_id}' {problem}: resuming this run may not be exact")
     if finding.rebuild:
         notice(
-            f"environment '{config.env_id}' keeps something across resets, so it is built anew for every episode, "
-            f"which takes {finding.seconds_per_rebuild * 1000:.2g} ms; --rebuild-envs off saves that, and gives up "
-            "exact resume"
+            f"environment '{config.env_id}' keeps state across resets, so it is rebuilt for every episode, which takes "
+            f"{finding.seconds_per_rebuild * 1000:.2g} ms; --rebuild-envs off avoids this, but resume is not exact"
         )
     if config.env_backend != "native" and _never_ends(config, factory):
         remedy = "wrap it in gymnasium.wrappers.TimeLimit"
         if factory is None:
-            remedy = "max_episode_steps: 1000 gives it one"
+            remedy = "set max_episode_steps"
         notice(
-            f"environment '{config.env_id}' has no time limit, and did not end in {STEPS_TO_END:,} steps by chance: "
-            f"returns are counted when episodes end; {remedy}"
+            f"environment '{config.env_id}' has no time limit and did not end within {STEPS_TO_END:,} random steps; "
+            f"returns are only known when episodes end: {remedy}"
         )
     return config.with_overrides(rebuild_envs="on" if finding.rebuild else "off")
 
 
 def _never_ends(config: TrainConfig, factory: EnvFactory | None) -> bool:
-    """Tell whether nothing announces an end and none comes while it is waited for; a slow one has no time to tell."""
+    """Return whether there is no time limit and no episode ends within `STEPS_TO_END`; False if that takes too long."""
     try:
         with (
             callers_generators_kept(),
@@ -97,26 +93,26 @@ def _never_ends(config: TrainConfig, factory: EnvFactory | None) -> bool:
                 if terminated[0] or truncated[0] or time.monotonic() > last:
                     return False
             return True
-    except Exception:  # as in `check_determinism`
+    except Exception:  # training will raise the same error
         return False
 
 
 def check_determinism(config: TrainConfig, factory: EnvFactory | None = None) -> Finding:
-    """Play a few short episodes in one environment after the other; an environment that fails is left to the run.
+    """Play a few short episodes in several environments and compare them; errors are left to the run.
 
-    Workers are used where the run uses them, so that an environment that hangs or dies does no harm here either.
+    Workers are used if the run uses them, so that an environment that hangs or crashes does no harm.
     """
     try:
         with callers_generators_kept():
             return _compare(config, factory)
-    except Exception:  # training will meet the same fault and report it with its address
+    except Exception:  # training will raise the same error
         return Finding()
 
 
 def _compare(config: TrainConfig, factory: EnvFactory | None) -> Finding:
     fresh, control = (_last_episode(config, factory, earlier=0) for _ in range(2))
     if (difference := _difference(fresh.moments, control.moments)) is not None:
-        problem = f"is not a function of its seed and actions: two fresh ones {difference}"
+        problem = f"is not deterministic: two new ones with the same seed and actions {difference}"
         return Finding(problems=[problem])
     reused = _last_episode(config, factory, earlier=EARLIER_EPISODES)
     difference = _difference(fresh.moments, reused.moments)
@@ -127,7 +123,7 @@ def _compare(config: TrainConfig, factory: EnvFactory | None) -> Finding:
     )
     if (remaining := _difference(fresh.moments, anew.moments)) is not None:
         problem = (
-            "keeps something across resets that building it anew does not clear: a fresh one and one that had played "
+            "keeps state across resets even if it is rebuilt: a new one and one that has played "
             f"{EARLIER_EPISODES} episodes {remaining}"
         )
         return Finding(problems=[problem])
@@ -144,7 +140,7 @@ class _Played:
 def _last_episode(
     config: TrainConfig, factory: EnvFactory | None, *, earlier: int, rebuilds: bool = False
 ) -> _Played:
-    """Build an environment, play `earlier` episodes, and return what it shows in the one that is compared."""
+    """Build an environment, play `earlier` episodes, and return the steps of the next one."""
     env = make_vector_env(config, 1, factory=factory)
     assert isinstance(env, SyncVectorEnv | WorkerVectorEnv)
     masked = config.use_action_masks == "on"
@@ -152,7 +148,7 @@ def _last_episode(
         statistics = env.call("wrapper_statistics")
         for episode in range(earlier):
             _play(env, episode, masked=masked)
-        env.set_attr("new_statistics", list(statistics))  # kept in checkpoints: no hindrance
+        env.set_attr("new_statistics", list(statistics))  # they are saved in checkpoints, so they may differ
         moments = _play(env, EARLIER_EPISODES, masked=masked)
         kept = earlier > 0 and not rebuilds and env.call("reuses_box2d_world")[0]
         seconds = min(env.call("rebuild")[0] for _ in range(3)) if rebuilds else 0.0
@@ -162,7 +158,7 @@ def _last_episode(
 
 
 def random_action(env: Environments, obs: Any, told: dict[str, Any], *, masked: bool) -> Any:
-    """Draw an action [1, ...], one that is allowed where masks are heeded."""
+    """Sample an action [1, ...], an allowed one if the environment is `masked`."""
     if not masked:
         return env.action_space.sample()
     mask = _mask(env, obs, told)
@@ -170,7 +166,6 @@ def random_action(env: Environments, obs: Any, told: dict[str, Any], *, masked: 
 
 
 def _mask(env: Environments, obs: Any, told: dict[str, Any]) -> Any:
-    """Return what is allowed [1, M]."""
     return obs[NAME] if has_mask_entry(env.single_observation_space) else told[NAME]
 
 
@@ -184,11 +179,11 @@ def _play(env: Environments, episode: int, *, masked: bool) -> list[StepRecord]:
         obs, reward, terminated, truncated, info = env.step(random_action(env, obs, told, masked=masked))
         told = info
         end = bool(terminated[0]), bool(truncated[0])
-        if any(end):  # what was returned belongs to the next episode already
+        if any(end):  # `obs` belongs to the next episode
             final = info["final_obs"]
             obs = final[0] if isinstance(final, np.ndarray) else final
         if not all(np.isfinite(leaf).all() for _, leaf in nested_leaves((obs, reward))):
-            raise EnvironmentFault("what is not a number is not compared")
+            raise EnvironmentFault("numbers that are not finite cannot be compared")
         seen = (obs, _mask(env, obs, told)) if masked and not any(end) else obs
         moments.append(StepRecord(trace(seen), float(reward[0]), end))
         if any(end):

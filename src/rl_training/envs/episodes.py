@@ -1,4 +1,4 @@
-"""One environment whose episodes are functions of (seed, env index, episode number) alone."""
+"""Seeded episodes: each episode is a function of (seed, environment index, episode number) and its actions."""
 
 import copy
 import time
@@ -22,29 +22,28 @@ from rl_training.envs.wrapper_statistics import Statistics, WrapperStatistics
 
 
 class Snapshot(NamedTuple):
-    """Where an environment is: enough to come back to it, and to notice if one has not."""
+    """The state of an environment: enough to restore it by replay, and to detect if the replay differs."""
 
     episode: int
     actions: Array
-    """Since the reset [t, ...]."""
+    """Actions since the reset [t, ...]."""
     seen: int
     """Hash of all observations since the reset."""
     paid: int
     """Hash of all rewards since the reset."""
     statistics_at_reset: Statistics
-    """Running statistics of the wrappers just before the reset: replaying the episode updates them again."""
+    """Running statistics of the wrappers before the reset; replaying the episode updates them again."""
     statistics: Statistics
-    """What they are now."""
+    """Current running statistics of the wrappers."""
 
 
 class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Gives every reset its own derived seed, every fault its address, and every moment a way back.
+    """Seeds every reset, names environment and step in every error, and restores episodes by replay.
 
-    A reset without a seed starts the next episode of the stream; a reset with one starts a new stream. An episode is
-    a function of its reset seed, its actions and the running statistics of the wrappers, so `snapshot` tells the
-    whole state: after `resume_at` and `new_statistics` are set, the next reset replays it. An environment that keeps
-    more than that from one episode to the next is built anew for every episode by `build`, under the wrappers, which
-    stay.
+    A reset without a seed starts the next episode of the stream; a reset with a seed starts a new stream. An episode is
+    a function of its reset seed, its actions and the running statistics of the wrappers, so `snapshot` contains the
+    whole state: after `resume_at` and `new_statistics` are set, the next reset replays the episode. If the environment
+    keeps other state across episodes, `build` rebuilds it for every episode, below the existing wrappers.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.episode = -1
         self.resume_at: tuple[int, Array] | None = None
         self.new_statistics: Statistics | None = None
-        """Put into the wrappers by the next reset."""
+        """Written to the wrappers by the next reset."""
         self._build = build
         self._used = False
         self._statistics = WrapperStatistics(env)
@@ -72,16 +71,14 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._rewards: list[Any] = []
         self._seen = 0
         self._check = ResultCheck(env.observation_space)
-        self._step = env.step  # looked up once: this wrapper is called at every step of every environment
-        self._copies_actions = not isinstance(
-            env.action_space, spaces.Discrete
-        )  # scalars cannot change later
+        self._step = env.step  # looked up once, because it is called at every step
+        self._copies_actions = not isinstance(env.action_space, spaces.Discrete)  # scalars are immutable
         self.action_space.seed(derived_seed(seed, ACTION_SPACES, env_index))
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start the next episode of the stream, with `seed` the first one of a new stream, or replay `resume_at`."""
+        """Start the next episode; with `seed`, the first one of a new stream; or replay `resume_at`."""
         if self.resume_at is not None:
             return self._replay(options)
         if seed is not None:
@@ -104,7 +101,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise
         except InvalidResult as misfit:
             raise self._misbehaved("reset", str(misfit)) from None
-        except BaseException as error:  # also SystemExit, which would end the run in silence
+        except BaseException as error:  # also SystemExit, which would end the run silently
             raise self._fault("reset", error) from error
         if (problem := self._check.after_reset(result)) is not None:
             raise self._misbehaved("reset", problem)
@@ -112,7 +109,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step; the last observation of an episode is copied, as the reset that follows may reuse its memory."""
+        """Step; the last observation of an episode is copied, because the next reset may reuse its memory."""
         self._actions.append(np.array(action) if self._copies_actions else action)
         try:
             result = self._step(action)
@@ -136,14 +133,14 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.episode, np.asarray(self._actions, dtype=dtype).reshape(len(self._actions), *shape)
 
     def snapshot(self) -> Snapshot:
-        """Return where the environment is, and the hashes that a replay will be held against."""
+        """Return the state of the environment, with hashes to verify a replay."""
         paid = trace_of_rewards(self._rewards)
         statistics = self._statistics_at_reset, self.wrapper_statistics()
         return Snapshot(*self.episode_state(), self._seen, paid, *statistics)
 
     @property
     def statistics(self) -> Statistics:
-        """The running statistics of the wrappers as they are now."""
+        """Current running statistics of the wrappers."""
         return self._statistics.read()
 
     @statistics.setter
@@ -151,15 +148,15 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._statistics.write(statistics)
 
     def wrapper_statistics(self) -> Statistics:
-        """Return the same, for vector environments, which call methods."""
+        """Return `statistics`, as a method for vector environments."""
         return self.statistics
 
     def freeze_statistics(self) -> None:
-        """Let the wrappers use their running statistics without changing them, as an evaluation does."""
+        """Stop updating the running statistics, as in an evaluation."""
         self._statistics.freeze()
 
     def rebuild(self) -> float:
-        """Put a new environment under the wrappers; return the seconds that took."""
+        """Replace the environment below the wrappers with a new one; return the seconds this took."""
         assert self._build is not None
         started = time.perf_counter()
         owner: gymnasium.Wrapper[Any, Any, Any, Any] = self
@@ -171,7 +168,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return time.perf_counter() - started
 
     def close(self) -> None:
-        """Close; what an environment does wrong when all is over is a warning, as nothing can be lost any more."""
+        """Close the environment; errors are only warnings, because no data can be lost."""
         self._close(self.env)
 
     def _close(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -184,22 +181,22 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
 
     def reuses_box2d_world(self) -> bool:
-        """Reset, and tell whether a Box2D world outlives that.
+        """Reset, and return whether a Box2D world is kept across the reset.
 
-        Such a world remembers in which order its parts were made and freed. That shows only where a body has several
-        contacts, after some episodes and not after others: too rarely for a few steps to find it.
+        Such a world depends on the order in which its parts were created and freed. This shows only if a body has
+        several contacts, too rarely to be found in a few steps.
         """
         before = _worlds(self.unwrapped)
         self.reset()
         return any(old is new for old in before for new in _worlds(self.unwrapped))
 
     def is_raw_atari_game(self) -> bool:
-        """Tell whether the Arcade Learning Environment is at the bottom, and seen as the console draws it."""
+        """Return whether this is an Atari game without preprocessing."""
         game = self.unwrapped
         return hasattr(game, "ale") and bool(self.observation_space == game.observation_space)
 
     def has_time_limit(self) -> bool:
-        """Tell whether episodes have a time limit: of Gymnasium's, or that of the Arcade Learning Environment."""
+        """Return whether episodes have a time limit, of Gymnasium or the Arcade Learning Environment."""
         if (self.spec is not None and self.spec.max_episode_steps is not None) or hasattr(
             self.unwrapped, "ale"
         ):
@@ -212,7 +209,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return False
 
     def mask_method(self) -> str | None:
-        """Tell whether the environment has a method for masks: see `envs.masks.mask_method`."""
+        """Return whether the environment has a method for masks: see `envs.masks.mask_method`."""
         return mask_method(self.env)
 
     def _settle_statistics(self) -> None:
@@ -229,9 +226,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         obs, info = self.reset(options=options)
         for action in actions:
             obs, _, terminated, truncated, info = self.step(action)
-            if (
-                terminated or truncated
-            ):  # it did not end here the first time: not deterministic, the caller will see
+            if terminated or truncated:  # not deterministic; the caller compares the hashes
                 return self.reset(options=options)
         return obs, info
 
@@ -239,7 +234,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         said = f"{type(error).__name__} in {method}, {self._moment}: {reason(error)}"
         if isinstance(error, TypeError) and "keyword argument 'seed'" in said:
             return self._misbehaved(
-                method, "takes no seed: write 'def reset(self, *, seed=None, options=None)'"
+                method, "has a reset without seed; write 'def reset(self, *, seed=None, options=None)'"
             )
         return EnvironmentFault(f"{self._name} raised {said}")
 
@@ -261,7 +256,7 @@ def _worlds(env: gymnasium.Env[Any, Any]) -> list[Any]:
 
 
 def trace(obs: Any, before: int = 0) -> int:
-    """Return the hash of everything seen before, continued by one observation; about 0.2 µs for a plain array."""
+    """Return the hash `before`, continued by one observation; about 0.2 µs for a plain array."""
     try:
         return crc32(obs, before)
     except (TypeError, ValueError, BufferError):  # a scalar, a nested observation, memory with gaps

@@ -1,4 +1,4 @@
-"""Builds environments from a config: single ones, and vectors of them behind one of three backends."""
+"""Builds environments from a config: single ones, and vector environments with one of three backends."""
 
 import contextlib
 import importlib
@@ -104,34 +104,30 @@ def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
             redirect_mujoco_warnings(known.entry_point)
         if cfg.preprocessing == "atari":
             kwargs = single_frames(cfg.env_id, kwargs)
-            if cfg.env_backend == "native":  # evaluations and videos play one game at a time
+            if cfg.env_backend == "native":  # evaluations and videos use single games
                 kwargs = {name: value for name, value in kwargs.items() if name not in OF_THE_THREADS}
         return gymnasium.make(cfg.env_id, **kwargs)
 
 
 def _refuse_foreign(env: Any, cfg: TrainConfig) -> None:
-    """Refuse what is no single Gymnasium environment, by what it is."""
+    """Raise if a function returned something else than a single Gymnasium environment."""
     if isinstance(env, gymnasium.Env):
         for name in ("observation_space", "action_space"):
             space = getattr(env, name, None)
             if not isinstance(space, gymnasium.Space):
                 raise UserError(
-                    f"environment '{cfg.env_id}' has {space!r} as {name}; its __init__ must set a space, such as "
+                    f"environment '{cfg.env_id}' has {name} {space!r}; set a space in its __init__, such as "
                     "gymnasium.spaces.Discrete(4)"
                 )
         return
     kind = f"{type(env).__module__}.{type(env).__name__}"
     remedy = "it must be a gymnasium.Env"
     if hasattr(env, "possible_agents"):
-        remedy = (
-            "several agents are not supported yet; wrap it so that one of them learns and the others play"
-        )
+        remedy = "several agents are not supported yet; wrap it so that one agent learns and the others act"
     elif isinstance(env, VectorEnv):
-        remedy = "it is a vector of environments already: build a single one, num_envs makes a vector of it"
+        remedy = "return a single environment; num_envs sets the number of copies"
     elif hasattr(env, "step") and hasattr(env, "reset"):
-        remedy = (
-            "it must be a gymnasium.Env; one of the old gym becomes one by shimmy's GymV26CompatibilityV0"
-        )
+        remedy = "it must be a gymnasium.Env; convert an environment of old gym with shimmy's GymV26CompatibilityV0"
     raise UserError(f"environment '{cfg.env_id}' is a {kind}: {remedy}")
 
 
@@ -145,16 +141,16 @@ def checked_factory(env: Any) -> EnvFactory:
         )
     if not callable(env):
         raise UserError(
-            f"env is a {type(env).__name__}; give an id, or a function that builds an environment"
+            f"env is a {type(env).__name__}; pass an id, or a function that builds an environment"
         )
     built: EnvFactory = env
     return built
 
 
 def _wrapped(cfg: TrainConfig, env: Env) -> Env:
-    """Return an environment with its time limit, wrappers and preprocessing; a limit counts what an agent does."""
+    """Return an environment with its time limit, wrappers and preprocessing; the limit counts agent steps."""
     limit = cfg.max_episode_steps
-    if cfg.preprocessing == "atari":  # below it a step is a frame
+    if cfg.preprocessing == "atari":  # below it, a step is one frame
         env = AtariPreprocessing(with_wrappers(env, cfg), cfg)
         return env if limit is None else TimeLimit(env, limit)
     return _preprocessed(cfg, with_wrappers(env if limit is None else with_time_limit(env, limit), cfg))
@@ -206,19 +202,19 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
         )
     if cfg.env_wrappers:
         raise UserError(
-            "env_wrappers are put around single environments, and env_backend 'native' has none; use env_backend "
-            "'sync' or 'async'"
+            "env_wrappers need single environments, which env_backend 'native' does not have; use env_backend 'sync' "
+            "or 'async'"
         )
     if cfg.preprocessing == "image":
         raise UserError(
-            "preprocessing 'image' works on single environments, and env_backend 'native' has none; use env_backend "
-            "'sync' or 'async'"
+            "preprocessing 'image' needs single environments, which env_backend 'native' does not have; use "
+            "env_backend 'sync' or 'async'"
         )
 
     if cfg.preprocessing == "none" and str(spec.vector_entry_point).startswith("ale_py"):
         raise UserError(
-            f"environment '{cfg.env_id}' has a vector implementation with frames and rewards of its own making; set "
-            "preprocessing to atari, or use env_backend 'sync' or 'async'"
+            f"the vector implementation of environment '{cfg.env_id}' changes frames and rewards; set preprocessing to "
+            "atari, or use env_backend 'sync' or 'async'"
         )
 
     def build() -> VectorEnv[Any, Any, Any]:
@@ -231,20 +227,20 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
         except TypeError as error:
             if limit and "max_episode_steps" in str(error):
                 raise UserError(
-                    f"environment '{cfg.env_id}' has a vector implementation that takes no max_episode_steps; leave it "
+                    f"the vector implementation of environment '{cfg.env_id}' takes no max_episode_steps; leave it "
                     "out, or use env_backend 'sync' or 'async'"
                 ) from error
             raise
 
     with _naming_errors(cfg):
-        return _with_metadata_of_its_own(build)
+        return _with_own_metadata(build)
 
 
-def _with_metadata_of_its_own(build: Callable[[], VectorEnv[Any, Any, Any]]) -> VectorEnv[Any, Any, Any]:
-    """Build a vector environment and keep what it writes into the metadata of all others to itself.
+def _with_own_metadata(build: Callable[[], VectorEnv[Any, Any, Any]]) -> VectorEnv[Any, Any, Any]:
+    """Build a vector environment without changing the metadata of other environments.
 
-    A class that has no `metadata` writes into that of Gymnasium's base class, as ale-py's does. From then on every
-    environment that declares no autoreset mode would seem to declare this one.
+    A class without its own `metadata`, such as ale-py's, writes to that of Gymnasium's base class. Every environment
+    that declares no autoreset mode would then seem to declare this one.
     """
     shared = VectorEnv.metadata
     before = dict(shared)
@@ -261,7 +257,7 @@ def _with_metadata_of_its_own(build: Callable[[], VectorEnv[Any, Any, Any]]) -> 
 
 @contextlib.contextmanager
 def _naming_errors(cfg: TrainConfig) -> Iterator[None]:
-    """Turn what can go wrong while building an environment into a sentence that names it."""
+    """Report errors while building an environment with its id."""
     try:
         yield
     except UserError:
@@ -269,7 +265,7 @@ def _naming_errors(cfg: TrainConfig) -> Iterator[None]:
     except gymnasium.error.Error as error:
         said = str(error)
         if isinstance(error, gymnasium.error.NameNotFound) and "mean" not in said and ":" not in cfg.env_id:
-            said = f"{said.rstrip('.')}; if a package registers it, write its module before it: module:{cfg.env_id}"
+            said = f"{said.rstrip('.')}; if a package registers it, add its module: module:{cfg.env_id}"
         raise UserError(f"env_id '{cfg.env_id}': {said}") from error
     except ModuleNotFoundError as error:
         raise UserError(
@@ -286,23 +282,23 @@ def _naming_errors(cfg: TrainConfig) -> Iterator[None]:
 
 
 def redirect_mujoco_warnings(entry_point: Any) -> None:
-    """Let MuJoCo's warnings be Python's, if an environment of Gymnasium's is about to be built with it.
+    """Turn MuJoCo's warnings into Python warnings before one of Gymnasium's MuJoCo environments is built.
 
-    By itself it prints them beside every stream of ours, and appends them to a MUJOCO_LOG.TXT in the working folder.
-    Whoever has a handler of his own keeps it.
+    By default MuJoCo prints them and appends them to MUJOCO_LOG.TXT in the working folder. A handler that the user has
+    set is kept.
     """
     if not str(entry_point).startswith("gymnasium.envs.mujoco"):
         return
-    with contextlib.suppress(ImportError, AttributeError):  # not installed, or of another age
+    with contextlib.suppress(ImportError, AttributeError):  # not installed, or another version
         mujoco = importlib.import_module("mujoco")
         if mujoco.get_mju_user_warning() is None:
             mujoco.set_mju_user_warning(_warn)
 
 
 def _warn(message: str) -> None:
-    """Warn, unless it is about the XML of Gymnasium's models, which is not the user's to mend.
+    """Warn, except about deprecated XML in Gymnasium's models, which users cannot fix.
 
-    MuJoCo ends the process if anything is raised here, as it is where warnings are errors.
+    MuJoCo ends the process if this raises, as it would if warnings are errors.
     """
     with contextlib.suppress(Exception):
         if "is deprecated" not in message:

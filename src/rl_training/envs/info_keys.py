@@ -1,4 +1,4 @@
-"""Where nothing that follows counts for what came before, though the episode goes on: a lost life."""
+"""Entries of `info` that training uses: `cut_bootstrap` (such as a lost life) and `is_success`."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from rl_training.core.errors import EnvironmentFault
 from rl_training.core.types import Array, StepArrays
 
 CUT = "cut_bootstrap"
-"""What an environment or wrapper puts into `info` as true where a step cuts the future off and the episode goes on."""
+"""True in `info` if a step stops bootstrapping although the episode continues."""
 
 
 def write_cuts(out: StepArrays, info: dict[str, Any], step: int, *, same_step: bool) -> None:
-    """A life lost in the step of a time limit is an end of the task; a dead row has nothing to cut.
+    """Write the cuts; one in the step of a time limit counts as a termination, and invalid rows have none.
 
-    In same-step mode what was said of an episode's last step lies apart: `info` is already that of the next one.
+    In same-step mode the entry of an episode's last step is in `final_info`, as `info` belongs to the next episode.
     """
     out.cut[:] = _flags(info, len(out.cut), step)
     if same_step and out.any_ended:
@@ -27,14 +27,14 @@ def write_cuts(out: StepArrays, info: dict[str, Any], step: int, *, same_step: b
 
 
 def _flags(info: dict[str, Any], count: int, step: int) -> Array:
-    """Return which environments said that they cut [N]; anything but true or false is refused."""
+    """Return the entry `cut_bootstrap` [N]; raise if it is not a bool."""
     said = np.asarray(info.get(CUT, np.zeros(count, np.bool_)))
     if said.dtype != np.bool_ and said.shape == (count,):
         said = np.array([False if entry is None else entry for entry in said.tolist()])
     if said.dtype != np.bool_ or said.shape != (count,):
         raise EnvironmentFault(
-            f"an environment gave info['{CUT}'] that is not true or false at step {step} of this run; "
-            "mend the environment or wrapper that sets it"
+            f"an environment returned an info['{CUT}'] that is not a bool at step {step} of this run; "
+            "fix the environment or wrapper that sets it"
         )
     return said
 
@@ -43,10 +43,7 @@ NAME = "is_success"
 
 
 def read_success(out: StepArrays, info: dict[str, Any], *, same_step: bool) -> None:
-    """Write 1 or 0 into `out.success` where an episode ended and said so, nan elsewhere.
-
-    In same-step mode what was said of an episode's last step lies apart: `info` is already that of the next one.
-    """
+    """Write 1 or 0 to `out.success` for episodes that ended with an entry `is_success`, nan elsewhere."""
     out.success.fill(np.nan)
     told = info.get("final_info", {}) if same_step else info
     if NAME not in told:

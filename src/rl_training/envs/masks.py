@@ -1,7 +1,7 @@
-"""Masks of allowed actions as environments tell them, read and checked at every step.
+"""Action masks of environments, read and checked at every step.
 
-Three ways are known: an entry `action_mask` of a Dict observation, a method `action_masks()`, and `action_mask` in
-`info`; in this order, if there are several.
+An environment can provide masks as an entry `action_mask` of a Dict observation, by a method `action_masks()`, or as
+`info["action_mask"]`. If there are several, the first of these is used.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from rl_training.core.types import Array, EnvSpec, StepArrays
 from rl_training.envs.checks import InvalidResult
 
 NAME, METHOD = "action_mask", "action_masks"
-SWITCH = "mend that, or set use_action_masks to off"
+SWITCH = "fix the mask, or set use_action_masks to off"
 
 
 class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Checks the mask in `info`, and puts it there if the environment has a method for it: so it reaches every backend.
+    """Checks the mask in `info`, or adds it if the environment has a method for it, so that every backend can use it.
 
-    Where an episode is over nobody acts, and an environment need not answer.
+    No mask is required after the end of an episode.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], *, by_method: bool) -> None:
@@ -41,12 +41,12 @@ class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset, and say what is allowed first."""
+        """Reset, with the first mask in `info`."""
         obs, info = self.env.reset(seed=seed, options=options)
         return obs, {**info, NAME: self._mask(info)}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, and say what is allowed next."""
+        """Step, with the next mask in `info`."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         if not (terminated or truncated):
             return obs, reward, terminated, truncated, {**info, NAME: self._mask(info)}
@@ -57,27 +57,29 @@ class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs, reward, terminated, truncated, info
 
     def _mask(self, info: dict[str, Any]) -> Array:
-        # looked up anew: the environment at the bottom may have been replaced
+        # looked up each time, because the inner environment may have been rebuilt
         said = self.env.get_wrapper_attr(METHOD)() if self.by_method else info.get(NAME)
         if said is None and not self.by_method:
-            raise InvalidResult(f"gave no info['{NAME}'], which is wanted at every reset and step; {SWITCH}")
+            raise InvalidResult(
+                f"returned no info['{NAME}'], which is required at every reset and step; {SWITCH}"
+            )
         try:
             return as_masks(said, self._size)
         except NoMask as problem:
-            raise InvalidResult(f"gave an action mask {problem}; {SWITCH}") from None
+            raise InvalidResult(f"returned an action mask {problem}; {SWITCH}") from None
 
 
 def with_masks_in_info(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Return the environment with masks in `info`; unchanged if they are an entry of what it shows."""
+    """Return the environment with masks in `info`; unchanged if they are an entry of the observation."""
     if has_mask_entry(env.observation_space) or mask_counts(env.action_space) is None:
         return env
     return MaskInInfo(env, by_method=mask_method(env) == "")
 
 
 def mask_method(env: gymnasium.Env[Any, Any]) -> str | None:
-    """Return "" if an environment has a method that tells masks, what is wrong with it, or None if it has none.
+    """Return "" if an environment has a method for masks, what is wrong with the method, or None if there is none.
 
-    Looked at from outside: a property may not be asked before a reset.
+    The attribute is not evaluated: a property may fail before the first reset.
     """
     layer: Any = env
     while True:
@@ -88,7 +90,7 @@ def mask_method(env: gymnasium.Env[Any, Any]) -> str | None:
             return None
         layer = layer.env
     if isinstance(found, property) or not callable(getattr(layer, METHOD)):
-        return "is no method"
+        return "is not a method"
     wanted = [
         name
         for name, parameter in inspect.signature(getattr(layer, METHOD)).parameters.items()
@@ -98,24 +100,22 @@ def mask_method(env: gymnasium.Env[Any, Any]) -> str | None:
 
 
 def has_mask_entry(space: Space[Any]) -> bool:
-    """Tell whether an observation has an entry for the mask."""
+    """Return whether observations have an entry for the mask."""
     return isinstance(space, spaces.Dict) and NAME in space.spaces
 
 
 def split_mask_entry(obs: Any) -> tuple[Any, Any]:
-    """Return one observation or a batch of them without its entry for the mask, and that; None if it has none."""
+    """Return an observation or a batch without its mask entry, and the mask (None if there is none)."""
     if not isinstance(obs, dict) or NAME not in obs:
         return obs, None
     return {name: part for name, part in obs.items() if name != NAME}, obs[NAME]
 
 
 def check_user_masks(space: Space[Any], given: Any, rows: int, name: str = METHOD) -> Array:
-    """Return the masks [rows, M] that somebody gives to `predict`: one for all rows, or one each."""
+    """Return the masks [rows, M] that a user passes to `predict`: one for all rows, or one per row."""
     counts = mask_counts(space)
     if counts is None:
-        raise UserError(
-            f"{name} is given, but {type(space).__name__} actions cannot be masked; leave them out"
-        )
+        raise UserError(f"{name} is given, but {type(space).__name__} actions cannot be masked; leave it out")
     size = sum(counts)
     try:
         masks = as_masks(given, rows, size) if np.size(given) != size else as_masks(given, size)[None]
@@ -126,23 +126,23 @@ def check_user_masks(space: Space[Any], given: Any, rows: int, name: str = METHO
             ) from None
         raise UserError(f"{name} has rows that differ in length; give [{rows}, {size}]") from None
     if not possible(masks, counts).all():
-        raise UserError(f"{name} allows no action; allow one at least")
+        raise UserError(f"{name} allows no action; allow at least one")
     return np.broadcast_to(masks, (rows, size))
 
 
 def env_spec(space: Space[Any], action_space: Space[Any], num_envs: int, *, masked: bool) -> EnvSpec:
-    """Return what a policy must know of environments with these spaces; the mask of masked ones is no feature."""
+    """Return the spec of environments with these spaces, without the mask entry if they are masked."""
     if masked and isinstance(space, spaces.Dict) and NAME in space.spaces:
         space = spaces.Dict([(name, part) for name, part in space.spaces.items() if name != NAME])
         if not space.spaces:
             raise UserError(
-                f"an observation has no entry but '{NAME}'; add one to learn from, or set use_action_masks to off"
+                f"the only entry of observations is '{NAME}'; add another entry, or set use_action_masks to off"
             )
     return EnvSpec(space, action_space, num_envs, masked)
 
 
 class MaskReader:
-    """Writes the masks of a vector environment beside the observations of its record, and refuses what is none."""
+    """Writes the masks of a vector environment next to its observations, and raises for invalid ones."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any], out: StepArrays, *, same_step: bool) -> None:
         assert isinstance(out.obs, dict)
@@ -159,9 +159,9 @@ class MaskReader:
         self._name = f" ({first.spec.id})" if first.spec is not None else ""
 
     def read(self, obs: Any, info: dict[str, Any], step: int, rows: Array | None = None) -> None:
-        """Read what is allowed now, after a reset or step; `rows` [N] are those that were reset, if not all were.
+        """Read the masks after a reset or step; `rows` [N] are the environments that were reset, if not all.
 
-        Of an episode's last observation nothing is asked: where it is over nobody acts.
+        The last observation of an episode needs no mask.
         """
         out = self.out
         asked = np.ones(len(self.now), np.bool_) if rows is None else rows.copy()
@@ -172,14 +172,14 @@ class MaskReader:
         if said is None or (told is not None and not told[asked].all()):
             first = int(np.flatnonzero(asked if told is None else asked & ~told)[0])
             raise EnvironmentFault(
-                f"environment {first} gave no info['{NAME}'] at step {step} of this run, which is wanted at every "
-                f"reset and step; {SWITCH}"
+                f"environment {first} returned no info['{NAME}'] at step {step} of this run, which is required at "
+                f"every reset and step; {SWITCH}"
             )
         try:
             masks = as_masks(said, *self.now.shape)
         except NoMask as problem:
             raise EnvironmentFault(
-                f"the environments gave action masks, one {problem}, at step {step} of this run; {SWITCH}"
+                f"the environments returned action masks, one {problem}, at step {step} of this run; {SWITCH}"
             ) from None
         self.now[asked] = masks[asked]
         if rows is None and not self.same_step and out.any_ended:
@@ -189,7 +189,7 @@ class MaskReader:
         self._refuse_none_allowed(step)
 
     def _said(self, obs: Any, info: dict[str, Any]) -> tuple[Any, Array | None]:
-        """Return what was said of masks, and by which environments [N]; None if by all."""
+        """Return the masks and which environments [N] provide one; None means all."""
         if self._entry:
             return obs[NAME], None
         if self._method is not None:
@@ -197,8 +197,8 @@ class MaskReader:
         return info.get(NAME), info.get(f"_{NAME}")
 
     def _read_final(self, info: dict[str, Any]) -> None:
-        """Read what the last observations of episodes allow; everything, where nothing is said or nothing left."""
-        if not self.same_step:  # it is that of now
+        """Read the masks of the last observations of episodes; everything is allowed if there is no valid one."""
+        if not self.same_step:  # the same as the current mask
             return
         self.final[:] = True
         for row in np.flatnonzero(self.out.ended):
@@ -220,21 +220,18 @@ class MaskReader:
             row = int(np.flatnonzero(~fine)[0])
             raise EnvironmentFault(
                 f"environment {row}{self._name} allows no action at step {step} of this run: its action mask is "
-                f"{self.now[row].astype(int).tolist()}; end the episode there, or mend the mask"
+                f"{self.now[row].astype(int).tolist()}; end the episode there, or fix the mask"
             )
 
 
 def sample_allowed(space: Space[Any], mask: Array) -> Any:
-    """Draw one allowed action by the generator of a space."""
+    """Sample an allowed action with the generator of a space."""
     counts = mask_counts(space)
     assert counts is not None
     parts = np.split(mask, np.cumsum(counts)[:-1])
     choices: Any = np.array([space.np_random.choice(np.flatnonzero(part)) for part in parts])
     start = getattr(space, "start", 0)
     return (choices.reshape(space.shape) + start).astype(space.dtype)
-
-
-MOVE = "a mask is wanted at the top of the observation, or in info"
 
 
 def settle_masks(
@@ -244,47 +241,48 @@ def settle_masks(
     takes_masks: bool,
     notice: Callable[[str], None] = lambda text: None,
 ) -> TrainConfig:
-    """Return the config with `use_action_masks: auto` replaced by `on`, if `build` gives an environment with masks.
+    """Return the config with `use_action_masks: auto` replaced by `on` if the environment provides masks.
 
-    What was found is told; `on` is refused where there is nothing to heed. A failing environment is left to the run.
+    `on` raises if there are no masks. Errors of the environment are ignored here, because training reports them.
     """
     wanted = config.use_action_masks
     if wanted == "off" or (wanted == "auto" and not takes_masks):
         return config
     if not takes_masks:
-        raise UserError(f"use_action_masks is on, but algo '{config.algo}' heeds no masks; leave it out")
+        raise UserError(
+            f"use_action_masks is on, but algo '{config.algo}' does not support action masks; leave it out"
+        )
     env = build()
     try:
         with callers_generators_kept():
             source = _source(env, config, notice)
     except UserError:
         raise
-    except Exception:  # training will meet the same fault and report it with its address
+    except Exception:  # training will raise the same error
         return config
     finally:
         env.close()
     if source is None:
         if wanted == "on":
             raise UserError(
-                f"use_action_masks is on, but environment '{config.env_id}' tells no masks: neither an entry "
-                f"'{NAME}' of its observation nor a method {METHOD}() nor info['{NAME}']; leave it out"
+                f"use_action_masks is on, but environment '{config.env_id}' provides no masks (an observation entry "
+                f"'{NAME}', a method {METHOD}() or info['{NAME}']); leave it out"
             )
         return config
     notice(
-        f"environment '{config.env_id}' tells which actions are allowed, by {source}; others are not taken "
-        "(--use-action-masks off ignores it)"
+        f"environment '{config.env_id}' provides action masks by {source}; --use-action-masks off ignores them"
     )
     return config.with_overrides(use_action_masks="on")
 
 
 def _source(env: VectorEnv[Any, Any, Any], config: TrainConfig, notice: Callable[[str], None]) -> str | None:
-    """Return how an environment tells its masks, in words; None if it does not."""
+    """Return a text that says how an environment provides masks; None if it does not."""
     insists = config.use_action_masks == "on"
     counts = mask_counts(env.single_action_space)
     if counts is None:
         if insists:
             raise UserError(
-                f"use_action_masks is on, but actions of environment '{config.env_id}' are continuous; leave it out"
+                f"use_action_masks is on, but environment '{config.env_id}' has continuous actions; leave it out"
             )
         return None
     space = env.single_observation_space
@@ -294,7 +292,8 @@ def _source(env: VectorEnv[Any, Any, Any], config: TrainConfig, notice: Callable
     for key in observation_leaves(space):
         if key.endswith(f"/{NAME}"):
             notice(
-                f"environment '{config.env_id}' has an entry '{key}', which is taken for a feature: {MOVE}"
+                f"environment '{config.env_id}' has an entry '{key}', which is used as a feature; a mask must be a "
+                "top-level entry of the observation, or in info"
             )
     if _has_method(env, config):
         return f"its method {METHOD}()"
@@ -302,10 +301,10 @@ def _source(env: VectorEnv[Any, Any, Any], config: TrainConfig, notice: Callable
     if NAME in info:
         return f"info['{NAME}']"
     if NAME in env.step(env.action_space.sample())[4]:
-        lacking = f"environment '{config.env_id}' tells info['{NAME}'] at steps, but not at reset"
+        lacking = f"environment '{config.env_id}' provides info['{NAME}'] in step, but not in reset"
         if insists:
-            raise UserError(f"{lacking}; let it tell one there, too")
-        notice(f"{lacking}, so it is not heeded; let it tell one there, too")
+            raise UserError(f"{lacking}; return it from reset as well")
+        notice(f"{lacking}, so it is ignored; return it from reset as well")
     return None
 
 
@@ -325,6 +324,6 @@ def _refuse_other_entry(space: Any, size: int, config: TrainConfig) -> None:
     shape = tuple(space.spaces[NAME].shape or ())
     if math.prod(shape) != size:
         raise UserError(
-            f"entry '{NAME}' of an observation of environment '{config.env_id}' has shape {shape}, and a mask of its "
-            f"actions has {size} entries; set use_action_masks to off if it is none"
+            f"observation entry '{NAME}' of environment '{config.env_id}' has shape {shape}, but a mask of its actions "
+            f"has {size} entries; set use_action_masks to off if it is not a mask"
         )

@@ -1,4 +1,4 @@
-"""The door to a vector environment of others' making: what comes through it is as promised, or a fault in words."""
+"""Checks the results of a native vector environment."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,9 +13,9 @@ from rl_training.envs.checks import ResultCheck, kind_of, wrong_length
 
 
 class CheckedVectorEnv:
-    """Resets and steps a native vector environment, and holds its answers against its space, as of single ones.
+    """Resets and steps a native vector environment, and checks the results against its spaces.
 
-    In same-step autoreset `info["final_obs"]` is held against it, too.
+    With same-step autoreset, `info["final_obs"]` is checked too.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, same_step: bool) -> None:
@@ -25,14 +25,14 @@ class CheckedVectorEnv:
         self._single = ResultCheck(env.single_observation_space)
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        """Start new episodes."""
+        """Reset all environments."""
         result = self._asked("reset", lambda: self.env.reset(**arguments))
         self._refuse("reset", self._batch.after_reset(result))
         obs, info = result
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Step all of them."""
+        """Step all environments."""
         self.steps += 1
         result = self._asked("step", lambda: self.env.step(actions))
         self._refuse("step", wrong_length(result) or self._misfit(*result))
@@ -43,22 +43,20 @@ class CheckedVectorEnv:
         count = self.env.num_envs
         numbers = np.asarray(rewards)
         if numbers.shape != (count,):
-            return (
-                f"gave rewards of shape {numbers.shape}, where Gymnasium asks for one number each, ({count},)"
-            )
+            return f"returned rewards of shape {numbers.shape}, but Gymnasium requires shape ({count},)"
         if numbers.dtype.kind not in "biuf":
-            return f"gave rewards of type {numbers.dtype}; they must be numbers"
+            return f"returned rewards of type {numbers.dtype}; they must be numbers"
         for name, said in (("terminated", terminated), ("truncated", truncated)):
             flags = np.asarray(said)
             if flags.shape != (count,) or (
                 flags.dtype != np.bool_ and not (flags.dtype.kind in "iu" and np.isin(flags, (0, 1)).all())
             ):
                 return (
-                    f"gave '{name}' of type {flags.dtype} and shape {flags.shape}; it must be true or false for each "
-                    f"of {count}"
+                    f"returned '{name}' of type {flags.dtype} and shape {flags.shape}; it must be true or false for "
+                    f"each of {count}"
                 )
         if not isinstance(info, dict):
-            return f"gave {kind_of(info)} as info, where Gymnasium asks for a dict"
+            return f"returned {kind_of(info)} as info, but Gymnasium requires a dict"
         problem = self._batch.observation(obs)
         if problem is None and self.same_step:
             ended = np.logical_or(terminated, truncated)
@@ -67,7 +65,7 @@ class CheckedVectorEnv:
 
     def _final_misfit(self, info: dict[str, Any], ended: Array) -> str | None:
         if "final_obs" not in info:
-            return "ended an episode without info['final_obs'], which same-step autoreset asks for"
+            return "ended an episode without info['final_obs'], which same-step autoreset requires"
         final = info["final_obs"]
         if isinstance(final, np.ndarray) and final.dtype == object:
             found = (self._single.observation(final[row]) for row in np.flatnonzero(ended))
@@ -81,7 +79,7 @@ class CheckedVectorEnv:
             return ask()
         except (KeyboardInterrupt, EnvironmentFault):
             raise
-        except BaseException as error:  # also SystemExit, which would end the run in silence
+        except BaseException as error:  # also SystemExit, which would end the run silently
             raise EnvironmentFault(
                 f"{self._name} raised {type(error).__name__} in {method}, {self._moment}: {error}"
             ) from error

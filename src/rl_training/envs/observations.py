@@ -1,4 +1,4 @@
-"""From Gymnasium's nested observations to flat dicts of arrays, and nowhere else."""
+"""Converts Gymnasium's nested observations to flat dicts of arrays."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,7 @@ def nested_leaves(obs: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def write_batch(target: ObsArray, obs: Any) -> None:
-    """Write what a vector environment returned, nested or plain, into `target` [N, ...] in place."""
+    """Write the observations of a vector environment, nested or plain, into `target` [N, ...] in place."""
     if isinstance(target, dict):
         copy_obs(target, dict(nested_leaves(obs)))
     else:
@@ -43,7 +43,7 @@ def write_row(target: ObsArray, row: int, obs: Any) -> None:
 
 
 def _cast(array: Array, dtype: np.dtype[Any], key: str) -> Array:
-    """Return an array in the type of its space; whole numbers must stay what they are."""
+    """Return an array in the dtype of its space; integers must keep their values."""
     if array.dtype == dtype or np.issubdtype(dtype, np.floating):
         return array.astype(dtype, copy=False)
     with np.errstate(invalid="ignore"):
@@ -52,15 +52,15 @@ def _cast(array: Array, dtype: np.dtype[Any], key: str) -> Array:
         where = f" entry '{key}'" if key else ""
         raise UserError(
             f"observation{where} has numbers from {array.min()} to {array.max()} of type {array.dtype}, which {dtype} "
-            "cannot hold; give it as the environment does"
+            "cannot represent; use the dtype of the environment"
         )
     return cast
 
 
 def batched(space: Space[Any], obs: Any) -> tuple[ObsArray, bool]:
-    """Return an observation as a batch [B, ...] and whether it was one already.
+    """Return an observation as a batch [B, ...], and whether it was a batch already.
 
-    Accepts what users pass to `predict`: one observation or a batch of them, nested as in `space`.
+    Accepts the input of `predict`: one observation or a batch, nested as in `space`.
     """
     given = dict(nested_leaves(obs))
     expected = observation_leaves(space)
@@ -83,6 +83,6 @@ def batched(space: Space[Any], obs: Any) -> tuple[ObsArray, bool]:
             )
         arrays[key] = _cast(array, np.dtype(leaf_dtype(leaf)), key)
     if len(sizes) != 1:
-        raise UserError("the entries of the observation disagree on the batch size")
+        raise UserError("the entries of the observation have different batch sizes")
     is_batch = sizes != {None}
     return joined(arrays), is_batch

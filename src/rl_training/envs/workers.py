@@ -1,4 +1,4 @@
-"""Environments in processes of their own, with faults that name the worker."""
+"""Environments in worker processes, with errors that name the worker."""
 
 import contextlib
 import ctypes
@@ -18,28 +18,28 @@ from rl_training.core.errors import EnvironmentFault, UserError
 
 
 class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
-    """Gymnasium's async vector environment, for runs that must end well.
+    """Gymnasium's async vector environment with better error handling.
 
-    A fault is one sentence instead of a page per worker; a worker that dies or does not answer within
-    `seconds_to_answer` is named; workers let SIGINT and SIGTERM pass, which reach the whole process group, so that
-    the main process can finish its update with them and write a checkpoint; and no worker outlives that process.
+    An error is one message instead of a traceback per worker. A worker that dies, or does not answer within
+    `seconds_to_answer`, is named. Workers ignore SIGINT and SIGTERM, so that the main process can finish its update and
+    write a checkpoint. No worker outlives the main process.
     """
 
     def __init__(self, *args: Any, seconds_to_answer: float | None = None, **kwargs: Any) -> None:
         kwargs["worker"] = functools.partial(_mortal_worker, os.getpid())
-        # inherited by the workers; what arrives meanwhile is delivered to us afterwards
+        # workers inherit the blocked signals; the main process receives them afterwards
         with _signals_blocked():
             try:
                 super().__init__(*args, **kwargs)
             except OSError as error:
-                _kill(getattr(self, "processes", []))  # before each of them complains of a closed pipe
+                _kill(getattr(self, "processes", []))  # before each of them reports a closed pipe
                 raise UserError(
-                    f"workers for {len(args[0])} environments cannot be started: {error.strerror}; use fewer "
+                    f"workers for {len(args[0])} environments cannot be started: {error.strerror}; use a smaller "
                     "num_envs, env_backend 'sync', or a higher limit (ulimit -n, ulimit -u)"
                 ) from error
         self.seconds_to_answer = seconds_to_answer
         self._lost_a_worker = False
-        # interpreter exit would ask daemons by SIGTERM, which they no longer hear
+        # at interpreter exit daemons get SIGTERM, which the workers ignore
         self._killer = weakref.finalize(self, _kill, self.processes)
 
     def step_async(self, actions: Any) -> None:
@@ -48,7 +48,7 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
             super().step_async(actions)
 
     def step_wait(self, timeout: float | None = None) -> Any:
-        """Receive what came of them."""
+        """Receive the results of the step."""
         with self._naming_workers():
             return super().step_wait(self.seconds_to_answer if timeout is None else timeout)
 
@@ -58,7 +58,7 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
             return super().reset_wait(self.seconds_to_answer if timeout is None else timeout)
 
     def reset_async(self, *args: Any, **kwargs: Any) -> None:
-        """Ask for a reset."""
+        """Request a reset."""
         with self._naming_workers():
             super().reset_async(*args, **kwargs)
 
@@ -75,7 +75,7 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
             return results
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Close the workers; if one is dead or a call is pending, nobody is asked: all are terminated."""
+        """Close the workers; if one is dead or a call is pending, all are killed."""
         alive = not self._lost_a_worker and all(process.is_alive() for process in self.processes)
         if self._state is AsyncState.DEFAULT and alive:
             super().close_extras(timeout, terminate=False)
@@ -105,7 +105,7 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
 
     @contextlib.contextmanager
     def _naming_workers(self) -> Iterator[None]:
-        """Turn a lost connection or a silence into a fault that names the worker."""
+        """Report a lost connection or a timeout with the number of the worker."""
         try:
             yield
         except (EOFError, ConnectionResetError, BrokenPipeError) as error:
@@ -133,16 +133,16 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
 
 
 def _mortal_worker(parent: int, *args: Any) -> None:
-    """Gymnasium's worker, which the kernel kills when its parent ends, however that happens.
+    """Gymnasium's worker, which the kernel kills when its parent ends.
 
-    An ordinary worker ends when the pipe to its parent closes; but workers are forked one after the other and hold
-    each other's pipes, so one that is stopped or hangs would keep all the others.
+    An ordinary worker ends when the pipe to its parent closes. But forked workers hold each other's pipes, so one that
+    hangs would keep all others alive.
     """
     if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
         forked = multiprocessing.get_start_method(allow_none=True) in (None, "fork")
-        if forked and os.getppid() != parent:  # it ended before we could ask
+        if forked and os.getppid() != parent:  # the parent has ended already
             os._exit(1)
     _async_worker(*args)
 

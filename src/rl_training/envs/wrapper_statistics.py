@@ -1,4 +1,4 @@
-"""Running statistics that wrappers keep across episodes: read, put back, held still."""
+"""Running statistics of wrappers, such as NormalizeObservation: read, restored, frozen."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
@@ -11,17 +11,17 @@ from rl_training.core.types import State
 
 MOMENTS = ("mean", "var", "count")
 DISCOUNTED = "discounted_reward"
-"""What Gymnasium's NormalizeReward carries from step to step, and from one episode into the next."""
+"""State of Gymnasium's NormalizeReward that it keeps across episodes."""
 
 Statistics: TypeAlias = dict[str, dict[str, Any]]
-"""By place in the chain of wrappers and attribute: arrays, and plain numbers where the wrapper has plain numbers."""
+"""By depth of the wrapper and attribute: arrays, or plain numbers if the wrapper has plain numbers."""
 
 
 class WrapperStatistics:
     """The statistics of one environment's wrappers, such as Gymnasium's NormalizeObservation and NormalizeReward.
 
-    Any attribute of a wrapper with a mean, a var and a count that can be set is one. They span all episodes, so they
-    must travel with a checkpoint: they are no function of the current episode's seed and actions.
+    Any attribute of a wrapper with a mean, a var and a count that can be set counts. They depend on all episodes, so
+    they are saved in checkpoints.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -31,14 +31,14 @@ class WrapperStatistics:
         return bool(self._found)
 
     def read(self) -> Statistics:
-        """Return a copy of all of them."""
+        """Return a copy of all statistics."""
         return {
             name: {part: _copied(getattr(holder, part)) for part in parts}
             for name, _, holder, parts in self._found
         }
 
     def write(self, statistics: Statistics) -> None:
-        """Put back what `read` returned; what belongs to a wrapper that is not here or has another shape is left."""
+        """Restore what `read` returned; entries of other wrappers or shapes are ignored."""
         for name, _, holder, parts in self._found:
             values = statistics.get(name, {})
             for part in parts:
@@ -46,14 +46,14 @@ class WrapperStatistics:
                     setattr(holder, part, _copied(values[part]))
 
     def freeze(self) -> None:
-        """Let them be used, but no longer changed, by the wrappers that know how to."""
+        """Stop updating the statistics in wrappers that support this."""
         for _, wrapper, _, _ in self._found:
             if hasattr(wrapper, "update_running_mean"):
                 wrapper.update_running_mean = False
 
 
 def _holders(env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, Any, Any, tuple[str, ...]]]:
-    """Iterate over (name, wrapper, object that holds the numbers, their attributes)."""
+    """Iterate over (name, wrapper, object with the statistics, its attributes)."""
     depth = 0
     while isinstance(env, gymnasium.Wrapper):
         found = [(name, value) for name, value in vars(env).items() if _is_running(value)]
@@ -65,7 +65,7 @@ def _holders(env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, Any, Any, tupl
 
 
 def _is_running(value: Any) -> bool:
-    """Tell whether something has moments that can be read and put back; somebody's properties may refuse either."""
+    """Return whether a value has moments that can be read and set."""
     try:
         moments = {part: getattr(value, part, None) for part in MOMENTS}
         if not all(_is_number(moment) for moment in moments.values()):
@@ -82,7 +82,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy; a plain number stays one, as NumPy's types would change the precision of what follows."""
+    """Return a copy; a plain number stays one, because NumPy scalars would change the precision."""
     return value if isinstance(value, int | float) and not isinstance(value, np.generic) else np.array(value)
 
 

@@ -1,4 +1,4 @@
-"""What is put around a single environment because the config asks for it."""
+"""Wrappers of a single environment that the config asks for: the time limit and `env_wrappers`."""
 
 from typing import Any
 
@@ -15,9 +15,9 @@ Env = gymnasium.Env[Any, Any]
 
 
 def with_time_limit(env: Env, max_episode_steps: int) -> Env:
-    """Return an environment whose episodes are truncated after so many steps.
+    """Return an environment whose episodes are truncated after `max_episode_steps`.
 
-    A time limit that is there is replaced where it stands, so that wrappers around it go on seeing one.
+    An existing `TimeLimit` is replaced in place, below other wrappers.
     """
     if isinstance(env, TimeLimit):
         return TimeLimit(env.env, max_episode_steps)
@@ -31,15 +31,15 @@ def with_time_limit(env: Env, max_episode_steps: int) -> Env:
 
 
 def with_wrappers(env: Env, config: TrainConfig) -> Env:
-    """Return an environment in the wrappers that the config names, the first of them innermost."""
+    """Return an environment with the wrappers of the config, the first one innermost."""
     for name, arguments in wrapper_calls(config.env_wrappers):
         wrapper = _wrapper_class(name)
         try:
             outer = wrapper(env, **arguments)
-        except Exception as error:  # somebody's constructor may raise anything
+        except Exception as error:  # a constructor may raise anything
             called = f" with arguments {arguments}" if arguments else ""
             raise UserError(
-                f"env_wrappers '{name}'{called} cannot be put around environment '{config.env_id}': "
+                f"env_wrappers '{name}'{called} cannot wrap environment '{config.env_id}': "
                 f"{type(error).__name__}: {error}"
             ) from error
         if config.preprocessing == "atari" and _changes_observations(outer, env):
@@ -57,12 +57,12 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
         return found
     if isinstance(found, type) and issubclass(found, VectorWrapper):
         raise UserError(
-            f"env_wrappers '{name}' is for vectors of environments, and each single one is wrapped; take the wrapper "
-            "for single ones, such as those of gymnasium.wrappers"
+            f"env_wrappers '{name}' is for vector environments; use a wrapper for single environments, such as those "
+            "of gymnasium.wrappers"
         )
     kind = "class" if isinstance(found, type) else type(found).__name__
     raise UserError(
-        f"env_wrappers '{name}' is a {kind}, but no gymnasium.Wrapper; let it be a class that is one"
+        f"env_wrappers '{name}' is a {kind}, not a gymnasium.Wrapper; use a subclass of gymnasium.Wrapper"
     )
 
 

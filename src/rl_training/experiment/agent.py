@@ -175,8 +175,8 @@ class Agent:
         )
         if settled.use_action_masks != "on":
             warnings.warn(
-                f"environment '{config.env_id}' tells no action masks, which {self._name} was trained with: every "
-                "action is allowed there",
+                f"environment '{config.env_id}' provides no action masks, but {self._name} was trained with them: "
+                "every action is allowed",
                 stacklevel=4,
             )
         return settled, factory

@@ -192,8 +192,8 @@ def _masks_of(
         found = with_masks(config, given).use_action_masks == "on"
         if found:
             notice(
-                f"environment '{config.env_id}' tells which actions are allowed, but {checkpoint.path} was trained "
-                "without masks and goes on so; train a new run to heed them"
+                f"environment '{config.env_id}' provides action masks, but {checkpoint.path} was trained without "
+                "them and ignores them; train a new run to use them"
             )
         return config.with_overrides(use_action_masks="off") if found else config
     if had and config.use_action_masks == "on":
@@ -201,8 +201,8 @@ def _masks_of(
             return with_masks(config, given)
         except UserError as error:
             raise UserError(
-                f"{checkpoint.path} was trained with action masks, and environment '{config.env_id}' tells none; load "
-                "it with use_action_masks='off' to go on without"
+                f"{checkpoint.path} was trained with action masks, but environment '{config.env_id}' provides none; "
+                "load it with use_action_masks='off' to continue without them"
             ) from error
     return with_masks(config, given, notice)
 

@@ -183,12 +183,12 @@ class TestTheSetting:
         arguments = ["train", "a2c", "--env-id", LOCKS, "--total-timesteps", "64"]
         assert main([*arguments, "--output-dir", str(tmp_path), "--eval-every-timesteps", "0"]) == 0
         said = capsys.readouterr()
-        assert (said.err + said.out).count("tells which actions are allowed, by info['action_mask']") == 1
+        assert (said.err + said.out).count("provides action masks by info['action_mask']") == 1
 
     def test_on_where_there_are_none_is_one_sentence(self, capsys, tmp_path):
         arguments = ["train", "ppo", "--env-id", "CartPole-v1", "--use-action-masks", "on"]
         assert main([*arguments, "--output-dir", str(tmp_path)]) == 2
-        assert "tells no masks" in capsys.readouterr().err
+        assert "provides no masks" in capsys.readouterr().err
         assert not list(tmp_path.iterdir())
 
     def test_a_mask_that_allows_nothing_stops_the_run_with_its_address(self, tiny):
@@ -214,7 +214,7 @@ class TestTheSetting:
     def test_where_none_are_told_everything_is_allowed_with_a_warning(self, tiny):
         run_dir = train(tiny("ppo", env_id=LOCKS)).run_dir
         with pytest.warns(
-            UserWarning, match="tells no action masks, which .* was trained with: every action"
+            UserWarning, match="provides no action masks, but .* was trained with them: every action"
         ):
             assert evaluate_checkpoint(run_dir, 1, env=Lenient)["num_episodes"] == 1
 

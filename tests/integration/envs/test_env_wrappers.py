@@ -169,9 +169,9 @@ class TestWrongOnes:
         [
             ("no_such_module:Wrapper", "env_wrappers 'no_such_module:Wrapper' cannot be imported"),
             ("tiny_wrappers:Scale", "does not exist; did you mean 'Scaled'"),
-            ("tiny_wrappers:NoWrapper", "is a class, but no gymnasium.Wrapper"),
-            ("tiny_wrappers:function", "is a function, but no gymnasium.Wrapper"),
-            ("gymnasium.wrappers.vector:ClipReward", "is for vectors of environments"),
+            ("tiny_wrappers:NoWrapper", "is a class, not a gymnasium.Wrapper"),
+            ("tiny_wrappers:function", "is a function, not a gymnasium.Wrapper"),
+            ("gymnasium.wrappers.vector:ClipReward", "is for vector environments"),
             (
                 {"tiny_wrappers:Scaled": {"bye": 1}},
                 r"Scaled' with arguments \{'bye': 1\}.*unexpected keyword",
@@ -195,7 +195,7 @@ class TestWrongOnes:
 
     def test_native_vectors_have_no_single_environments(self, tiny):
         with pytest.raises(
-            UserError, match=r"env_wrappers.*env_backend 'native' has none; use env_backend 'sync'"
+            UserError, match=r"env_wrappers need.*env_backend 'native' does not have; use env_backend 'sync'"
         ):
             train(tiny(env_id="tiny_envs:Pole-v0", env_backend="native", env_wrappers=ORDERED))
 
@@ -226,7 +226,7 @@ def test_one_that_remembers_earlier_episodes_is_told(tiny, cli, tmp_path):
     path.write_text(tiny(env_wrappers=["tiny_wrappers:Aging"]).to_yaml(), encoding="utf-8")
     outcome = cli("train", "--config", path)
     assert outcome.code == 0, outcome.err
-    assert "keeps something across resets that building it anew does not clear" in outcome.out
+    assert "keeps state across resets even if it is rebuilt" in outcome.out
 
 
 class TestStrangers:

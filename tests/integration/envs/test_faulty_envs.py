@@ -60,7 +60,7 @@ class Pays(Plain):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (Narrow, r"of shape \(1,\), where its space says \(3,\)"),
+        (Narrow, r"of shape \(1,\), but its space has \(3,\)"),
         (Quits, "raised SystemExit in step"),
         (Pays, "reward of more than 308 digits"),
     ],
@@ -94,7 +94,7 @@ def test_an_observation_without_a_number_is_refused(tiny):
 def test_what_is_no_space_is_refused_by_its_name(tiny, name, space):
     spaceless = type("Spaceless", (Plain,), {name: space})
     with pytest.raises(
-        UserError, match=rf"environment 'Spaceless' has {space} as {name}; its __init__ must set"
+        UserError, match=rf"environment 'Spaceless' has {name} {space}; set a space in its __init__"
     ):
         train(tiny("ppo", env_id="Spaceless"), factory=spaceless)
 
@@ -105,7 +105,7 @@ def test_a_reset_that_takes_no_seed_is_told_what_to_write(tiny):
             return super().reset()
 
     with pytest.raises(
-        EnvironmentFault, match=r"Seedless\) takes no seed: write 'def reset\(self, \*, seed=None"
+        EnvironmentFault, match=r"Seedless\) has a reset without seed; write 'def reset\(self, \*, seed=None"
     ):
         train(tiny("ppo", env_id="Seedless"), factory=Seedless)
 
@@ -140,13 +140,13 @@ class TestWhatIsGivenAsEnv:
     )
     def test_an_environment_itself_is_refused_with_what_to_write(self, tiny, use):
         with pytest.raises(
-            UserError, match=r"env is an environment .*env=lambda: CartPoleEnv\(\.\.\.\), or its id"
+            UserError, match=r"env is an environment .*lambda: CartPoleEnv\(\.\.\.\), not lambda: env"
         ):
             use(tiny("ppo", env_id="CartPole-v1"), gymnasium.make("CartPole-v1"))
 
     @pytest.mark.parametrize("env", [3, {"id": "CartPole-v1"}])
     def test_what_builds_nothing_is_refused(self, tiny, env):
-        with pytest.raises(UserError, match=f"env is a {type(env).__name__}; give an id, or a function"):
+        with pytest.raises(UserError, match=f"env is a {type(env).__name__}; pass an id, or a function"):
             PPO(tiny("ppo"), env=env)
 
     @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ class TestWhatIsGivenAsEnv:
             ({"possible_agents": ["a", "b"]}, "several agents are not supported yet"),
             (
                 {"step": None, "reset": None},
-                "must be a gymnasium.Env; one of the old gym becomes one by shimmy",
+                "must be a gymnasium.Env; convert an environment of old gym with shimmy",
             ),
             ({}, "must be a gymnasium.Env$"),
         ],
@@ -166,5 +166,5 @@ class TestWhatIsGivenAsEnv:
             train(tiny("ppo", env_id="Strange"), factory=lambda: foreign())
 
     def test_a_vector_is_no_single_environment(self, tiny):
-        with pytest.raises(UserError, match="is a vector of environments already"):
+        with pytest.raises(UserError, match="return a single environment"):
             train(tiny("ppo", env_id="Strange"), factory=lambda: gymnasium.make_vec("CartPole-v1", 2))

@@ -81,17 +81,17 @@ class Odd(VectorEnv[Any, Any, Any]):
 gymnasium.register("Odd-v0", vector_entry_point=Odd)  # type: ignore[arg-type]
 
 CASES = {
-    "shape": "gave an observation that is of shape (2, 4), where its space says (2, 3) (step, step 5 of this run)",
-    "one for all": "gave an observation that is of shape (3,), where its space says (2, 3)",
-    "type": "where its space holds numbers of type float32",
-    "reward": "gave rewards of shape (2, 2), where Gymnasium asks for one number each, (2,)",
-    "one reward": "gave rewards of shape (), where Gymnasium asks for one number each, (2,)",
-    "word": "gave rewards of type <U4; they must be numbers",
-    "flag": "gave 'terminated' of type float64 and shape (2,); it must be true or false for each of 2",
-    "one flag": "gave 'truncated' of type bool and shape (); it must be true or false for each of 2",
-    "info": "gave None as info, where Gymnasium asks for a dict",
-    "four": "returned a tuple of 4 from step, where Gymnasium asks for (observation, reward, terminated, ",
-    "reset": "returned None from reset, where Gymnasium asks for (observation, info) (reset, step 0 of this run)",
+    "shape": "returned an observation of shape (2, 4), but its space has (2, 3) (step, step 5 of this run)",
+    "one for all": "returned an observation of shape (3,), but its space has (2, 3)",
+    "type": "but its space has dtype float32",
+    "reward": "returned rewards of shape (2, 2), but Gymnasium requires shape (2,)",
+    "one reward": "returned rewards of shape (), but Gymnasium requires shape (2,)",
+    "word": "returned rewards of type <U4; they must be numbers",
+    "flag": "returned 'terminated' of type float64 and shape (2,); it must be true or false for each of 2",
+    "one flag": "returned 'truncated' of type bool and shape (); it must be true or false for each of 2",
+    "info": "returned None as info, but Gymnasium requires a dict",
+    "four": "returned a tuple of 4 from step, but Gymnasium requires (observation, reward, terminated, ",
+    "reset": "returned None from reset, but Gymnasium requires (observation, info) (reset, step 0 of this run)",
     "raises": "raised ValueError in step, step 5 of this run: out of order",
     "exits": "raised SystemExit in step, step 5 of this run: 3",
 }
@@ -119,16 +119,16 @@ def test_it_is_told_too_when_masks_are_looked_for(tiny):
 
 
 def test_what_is_not_finite_is_told_as_before(tiny):
-    assert "environment 0 gave an observation that is nan at step 5 of this run" in fault(tiny, how="nan")
+    assert "environment 0 returned an observation that is nan at step 5 of this run" in fault(tiny, how="nan")
 
 
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ("entry", "gave an observation that is a dict with entries ['a'], where its space has ['a', 'b']"),
+        ("entry", "returned an observation that is a dict with entries ['a'], but its space has ['a', 'b']"),
         (
             "entry shape",
-            "gave an observation whose entry 'a' is of shape (2, 2), where its space says (2, 3)",
+            "returned an observation whose entry 'a' is of shape (2, 2), but its space has (2, 3)",
         ),
     ],
 )
@@ -139,9 +139,9 @@ def test_entries_of_a_dict(tiny, how, sentence):
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ("no final", "ended an episode without info['final_obs'], which same-step autoreset asks for"),
-        ("final row", "gave a final observation that is of shape (2,), where its space says (3,)"),
-        ("final batch", "gave a final observation that is of shape (2, 7), where its space says (2, 3)"),
+        ("no final", "ended an episode without info['final_obs'], which same-step autoreset requires"),
+        ("final row", "returned a final observation of shape (2,), but its space has (3,)"),
+        ("final batch", "returned a final observation of shape (2, 7), but its space has (2, 3)"),
     ],
 )
 def test_final_observations_of_same_step_autoreset(tiny, how, sentence):

@@ -80,7 +80,7 @@ def test_what_is_left_from_the_episode_before_does_not_survive_a_reset(tiny, bac
     notes = Notes()
     config = staggered(tiny, env_backend=backend)
     train(config, factory=Drifting, console=notes)
-    assert any("keeps something across resets, so it is built anew" in text for text in notes.told)
+    assert any("keeps state across resets, so it is rebuilt" in text for text in notes.told)
     run_dir = assert_resume_is_exact(config, 110, Drifting)
     assert load_config(run_dir / "config.yaml").rebuild_envs == "on"
     assert yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))["rebuild_envs"] == "on"
@@ -160,10 +160,13 @@ class Curriculum(gymnasium.Wrapper):
 @pytest.mark.parametrize(
     ("factory", "sentence"),
     [
-        (Whim, "'Lottery' is not a function of its seed and actions: two fresh ones differ after 0 steps"),
+        (
+            Whim,
+            "'Lottery' is not deterministic: two new ones with the same seed and actions differ after 0 steps",
+        ),
         (
             lambda: Curriculum(Lottery()),
-            "'Lottery' keeps something across resets that building it anew does not clear",
+            "'Lottery' keeps state across resets even if it is rebuilt",
         ),
     ],
 )

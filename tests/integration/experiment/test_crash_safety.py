@@ -419,7 +419,7 @@ TRAINED: list[tuple[Fault, Callable[[Path], TrainConfig]]] = [
         Fault(
             "an observation is NaN",
             "train",
-            ("error: environment N gave an observation that is nan at step 41 of this run; mend the environment, "
+            ("error: environment N returned an observation that is nan at step 41 of this run; fix the environment, "
              f"or clip the quantity in a wrapper {GOOD}",),
             1, UP_TO,
         ),
@@ -429,7 +429,7 @@ TRAINED: list[tuple[Fault, Callable[[Path], TrainConfig]]] = [
         Fault(
             "a reward is infinite",
             "train",
-            ("error: environment N gave a reward that is inf at step 41 of this run; mend the environment, "
+            ("error: environment N returned a reward that is inf at step 41 of this run; fix the environment, "
              f"or clip the quantity in a wrapper {GOOD}",),
             1, UP_TO,
         ),

@@ -97,11 +97,11 @@ def test_an_environment_that_never_ends(tiny, env_backend):
 
     (found,) = said(Unending)
     assert found.startswith(
-        "environment 'Unending' has no time limit, and did not end in 2,000 steps by chance"
+        "environment 'Unending' has no time limit and did not end within 2,000 random steps"
     )
     assert "wrap it in gymnasium.wrappers.TimeLimit" in found
     (found,) = said(None, env_id=f"{__name__}:Unending-v0")
-    assert "max_episode_steps: 1000 gives it one" in found
+    assert "set max_episode_steps" in found
     assert said(None, env_id=f"{__name__}:Unending-v0", env_kwargs={"max_episode_steps": 5_000}) == []
     assert said(lambda: gymnasium.wrappers.TimeLimit(Unending(), 5_000)) == []
     assert said(Late) == []

@@ -179,7 +179,7 @@ def test_anything_but_true_or_false_is_refused(said: Any) -> None:
     )
     stepper.reset()
     stepper.step(np.zeros(1, np.int64))
-    with pytest.raises(EnvironmentFault, match=r"info\['cut_bootstrap'\] that is not true or false"):
+    with pytest.raises(EnvironmentFault, match=r"info\['cut_bootstrap'\] that is not a bool"):
         stepper.step(np.zeros(1, np.int64))
 
 

@@ -50,14 +50,14 @@ class Rude(BaseException):
 @pytest.mark.parametrize(
     ("result", "words"),
     [
-        ((np.zeros(1, np.float32), 1.0, False, False, {}), r"observation that is of shape \(1,\), .* says \(3,\)"),
-        ((np.array(["a", "b", "c"]), 1.0, False, False, {}), "an array of type <U1 .* holds numbers of type float32"),
+        ((np.zeros(1, np.float32), 1.0, False, False, {}), r"observation of shape \(1,\), .* has \(3,\)"),
+        ((np.array(["a", "b", "c"]), 1.0, False, False, {}), "an array of type <U1 .* its space has dtype float32"),
         ((None, 1.0, False, False, {}), "an observation that is None"),
         (({"a": FINE}, 1.0, False, False, {}), "an observation that is a dict"),
-        ((FINE, 1.0, False, {}), r"a tuple of 4 from step, where Gymnasium asks for \(observation, reward, terminated"),
+        ((FINE, 1.0, False, {}), r"a tuple of 4 from step, but Gymnasium requires \(observation, reward, terminated"),
         (None, "returned None from step"),
         ((FINE, np.array([1.0, 2.0]), False, False, {}), r"a reward of shape \(2,\); .*LinearReward of mo-gymnasium"),
-        ((FINE, np.array([1.0]), False, False, {}), r"a reward of shape \(1,\); it must be one number: take one"),
+        ((FINE, np.array([1.0]), False, False, {}), r"a reward of shape \(1,\); it must be one number: select"),
         ((FINE, "one", False, False, {}), "a reward that is a str; it must be a number"),
         ((FINE, None, False, False, {}), "a reward that is None"),
         ((FINE, 1.0, None, False, {}), "'terminated' that is None; it must be true or false"),
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_said_with_an_address(result: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("first", "words"),
     [
-        (FINE, r"returned an array of type float32 and shape \(3,\) from reset, where Gymnasium asks for"),
+        (FINE, r"returned an array of type float32 and shape \(3,\) from reset, but Gymnasium requires"),
         ((FINE, None), "returned a tuple of 2 from reset"),
         ((np.zeros(4, np.float32), {}), r"of shape \(4,\)"),
     ],
@@ -95,14 +95,14 @@ def test_what_reset_returns_is_looked_at_too(first: Any, words: str) -> None:
     ("space", "obs", "words"),
     [
         (spaces.Dict({"a": VECTOR, "b": VECTOR}), {"a": FINE}, r"a dict with entries \['a'\].*has \['a', 'b'\]"),
-        (spaces.Dict({"a": VECTOR}), FINE, r"an array .*where its space has entries \['a'\]"),
+        (spaces.Dict({"a": VECTOR}), FINE, r"an array .*but its space has entries \['a'\]"),
         (spaces.Dict({"a": spaces.Dict({"b": VECTOR})}), {"a": {"b": np.zeros(2)}}, r"entry 'a/b' is of shape \(2,\)"),
-        (spaces.Tuple((VECTOR, VECTOR)), (FINE,), "a tuple of 1, where its space is a tuple of 2"),
+        (spaces.Tuple((VECTOR, VECTOR)), (FINE,), "a tuple of 1, but its space is a tuple of 2"),
         (spaces.Tuple((VECTOR, VECTOR)), (FINE, np.zeros(1)), r"entry '1' is of shape \(1,\)"),
-        (spaces.Box(0, 255, (2,), np.uint8), np.array([0.5, 1.0]), "of type float64, where its space says uint8"),
-        (spaces.Box(0, 255, (2,), np.uint8), np.array([0, 300]), "of type int64, where its space says uint8"),
-        (spaces.Discrete(3), 1.5, "of type float64, where its space says int64"),
-        (spaces.Discrete(3), np.array([1]), r"of shape \(1,\), where its space says \(\)"),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([0.5, 1.0]), "of type float64, but its space has uint8"),
+        (spaces.Box(0, 255, (2,), np.uint8), np.array([0, 300]), "of type int64, but its space has uint8"),
+        (spaces.Discrete(3), 1.5, "of type float64, but its space has int64"),
+        (spaces.Discrete(3), np.array([1]), r"of shape \(1,\), but its space has \(\)"),
     ],
     ids=str,
 )  # fmt: skip

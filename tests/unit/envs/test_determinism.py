@@ -81,14 +81,14 @@ def test_fresh_environments_that_differ_are_named() -> None:
     finding = check_determinism(CONFIG, Whim)
     assert not finding.rebuild
     (problem,) = finding.problems
-    assert "two fresh ones differ after 0 steps in the observation" in problem
+    assert "two new ones with the same seed and actions differ after 0 steps in the observation" in problem
 
 
 def test_what_building_anew_does_not_clear_is_named() -> None:
     finding = check_determinism(CONFIG, lambda: Curriculum(DrawingEnv()))
     assert not finding.rebuild
     (problem,) = finding.problems
-    assert "building it anew does not clear" in problem
+    assert "even if it is rebuilt" in problem
     assert "differ after 1 steps in the reward" in problem
 
 
@@ -164,13 +164,13 @@ def test_auto_becomes_what_is_needed_and_the_cost_is_said() -> None:
     assert told == []
     assert settle_rebuilding(CONFIG, Drifting, told.append).rebuild_envs == "on"
     (note,) = told
-    assert "'Drawing' keeps something across resets" in note
+    assert "'Drawing' keeps state across resets" in note
     assert " ms;" in note
     told.clear()
     assert settle_rebuilding(CONFIG, Whim, told.append).rebuild_envs == "off"
     (note,) = told
-    assert "'Drawing' is not a function of its seed and actions" in note
-    assert "may not go on exactly" in note
+    assert "'Drawing' is not deterministic" in note
+    assert "resuming this run may not be exact" in note
 
 
 @pytest.mark.parametrize(

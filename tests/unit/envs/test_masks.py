@@ -129,7 +129,7 @@ def test_each_component_needs_something_that_is_allowed() -> None:
         step(stepper)
 
 
-ADDRESS = r"environment 1 \(Scripted\) gave .* \(step, step 1 of its episode 0\)"
+ADDRESS = r"environment 1 \(Scripted\) returned .* \(step, step 1 of its episode 0\)"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ ADDRESS = r"environment 1 \(Scripted\) gave .* \(step, step 1 of its episode 0\)
     [
         (
             None,
-            r"no info\['action_mask'\], which is wanted at every reset and step; .*use_action_masks to off",
+            r"no info\['action_mask'\], which is required at every reset and step; .*use_action_masks to off",
         ),
         ([1, 0], r"an action mask of shape \(2,\), where \(3,\) is wanted"),
         (np.ones((2, 3)), r"an action mask of shape \(2, 3\), where \(3,\) is wanted"),
@@ -232,9 +232,9 @@ class TestWhatIsFound:
     @pytest.mark.parametrize(
         ("env", "facts", "words"),
         [
-            ("CartPole-v1", {}, "tells no masks"),
-            ("Pendulum-v1", {}, "are continuous"),
-            ("CartPole-v1", {"takes_masks": False}, "algo 'ppo' heeds no masks"),
+            ("CartPole-v1", {}, "provides no masks"),
+            ("Pendulum-v1", {}, "has continuous actions"),
+            ("CartPole-v1", {"takes_masks": False}, "algo 'ppo' does not support action masks"),
         ],
     )
     def test_on_is_refused_where_there_is_nothing(self, env: str, facts: Any, words: str) -> None:
@@ -242,7 +242,7 @@ class TestWhatIsFound:
             self.settled(gymnasium.make(env), "on", **facts)
 
     def test_an_entry_of_that_name_must_be_a_mask_or_be_said_to_be_none(self) -> None:
-        with pytest.raises(UserError, match=r"shape \(4,\), and a mask of its actions has 3.*off"):
+        with pytest.raises(UserError, match=r"shape \(4,\), but a mask of its actions has 3.*off"):
             self.settled(Scripted([[1] * 4] * 3, "entry"))
 
     def test_the_entry_is_no_feature_and_must_not_be_all_there_is(self) -> None:
@@ -250,14 +250,14 @@ class TestWhatIsFound:
         assert list(env_spec(space, spaces.Discrete(3), 1, masked=True).observation_space) == ["a"]
         assert env_spec(space, spaces.Discrete(3), 1, masked=False).observation_space is space
         alone = spaces.Dict({"action_mask": spaces.MultiBinary(3)})
-        with pytest.raises(UserError, match="no entry but 'action_mask'"):
+        with pytest.raises(UserError, match="the only entry of observations is 'action_mask'"):
             env_spec(alone, spaces.Discrete(3), 1, masked=True)
 
     @pytest.mark.parametrize(
         ("attribute", "words"),
         [
-            (property(lambda self: self.script[self.count]), "is no method"),
-            (np.ones(3), "is no method"),
+            (property(lambda self: self.script[self.count]), "is not a method"),
+            (np.ones(3), "is not a method"),
             (lambda self, player: [1, 1, 1], r"takes arguments \(player\)"),
         ],
     )
@@ -274,8 +274,8 @@ class TestWhatIsFound:
 
         found, told = self.settled(Late([[1, 1, 1]] * 3))
         assert found == "auto"
-        assert "at steps, but not at reset" in told[0]
-        with pytest.raises(UserError, match="at steps, but not at reset"):
+        assert "in step, but not in reset" in told[0]
+        with pytest.raises(UserError, match="in step, but not in reset"):
             self.settled(Late([[1, 1, 1]] * 3), "on")
 
         class Deep(Scripted):
@@ -286,7 +286,7 @@ class TestWhatIsFound:
         deep.observation_space = spaces.Dict({"a": deep.observation_space})
         found, told = self.settled(deep)
         assert found == "auto"
-        assert "has an entry 'a/action_mask', which is taken for a feature" in told[0]
+        assert "has an entry 'a/action_mask', which is used as a feature" in told[0]
 
     def test_continuous_actions_leave_the_entry_a_feature(self) -> None:
         env = Scripted([[1, 1, 1]] * 3, "entry", action_space=spaces.Box(-1, 1, (3,)))

@@ -125,7 +125,9 @@ BYTES = spaces.Box(0, 255, (2, 2), np.uint8)
 )
 def test_numbers_that_the_type_of_the_space_cannot_hold_are_refused(obs: Any, numbers: str) -> None:
     """An image divided by 255 would be a black one."""
-    with pytest.raises(UserError, match=f"observation has numbers from {numbers}, which uint8 cannot hold"):
+    with pytest.raises(
+        UserError, match=f"observation has numbers from {numbers}, which uint8 cannot represent"
+    ):
         batched(BYTES, obs)
     with pytest.raises(UserError, match="observation entry 'a' has numbers"):
         batched(spaces.Dict({"a": BYTES}), {"a": obs})

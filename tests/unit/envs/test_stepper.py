@@ -215,7 +215,9 @@ def test_non_finite_numbers_are_refused_by_env_and_quantity(
 ) -> None:
     name, place = next(iter(poison.items()))
     stepper = make_stepper(mode, {}, {}, {name: dict.fromkeys(place, bad)})
-    with pytest.raises(EnvironmentFault, match=f"environment 2 gave an? {quantity} that is {bad} at step 1"):
+    with pytest.raises(
+        EnvironmentFault, match=f"environment 2 returned an? {quantity} that is {bad} at step 1"
+    ):
         stepper.step(np.zeros(3, np.int64))
 
 
@@ -233,7 +235,7 @@ def test_a_reward_that_is_finite_but_not_as_it_is_stored_is_refused(mode: Autore
         mode, {}, {"poisoned_rewards": {(0, 1): 3.4e38}}, {"poisoned_rewards": {(0, 1): bad}}
     )
     sentence = re.escape(
-        f"environment 2 gave a reward of {bad:g} at step 1 of this run, which does not fit float32"
+        f"environment 2 returned a reward of {bad:g} at step 1 of this run, which does not fit float32"
     )
     with pytest.raises(EnvironmentFault, match=sentence):
         stepper.step(np.zeros(3, np.int64))
@@ -244,13 +246,17 @@ def test_a_reward_that_is_finite_but_not_as_it_is_stored_is_refused(mode: Autore
 def test_a_non_finite_final_observation_is_refused(mode: AutoresetMode, quantity: str, bad: float) -> None:
     stepper = make_stepper(mode, {}, {"lengths": (2,), "poison": {(0, 2): bad}})
     stepper.step(np.zeros(2, np.int64))
-    with pytest.raises(EnvironmentFault, match=f"environment 1 gave an? {quantity} that is {bad} at step 2"):
+    with pytest.raises(
+        EnvironmentFault, match=f"environment 1 returned an? {quantity} that is {bad} at step 2"
+    ):
         stepper.step(np.zeros(2, np.int64))
 
 
 def test_a_non_finite_first_observation_is_refused() -> None:
     env = SyncVectorEnv([partial(CountingEnv, poison={(0, 0): np.nan})], autoreset_mode=SAME)
-    with pytest.raises(EnvironmentFault, match=r"environment 0 gave an? observation that is nan at step 0"):
+    with pytest.raises(
+        EnvironmentFault, match=r"environment 0 returned an? observation that is nan at step 0"
+    ):
         VectorStepper(env).reset()
 
 
@@ -305,7 +311,9 @@ def test_the_entry_of_a_bad_nested_final_observation_is_named() -> None:
     stepper = VectorStepper(env)
     stepper.reset()
     stepper.step(np.zeros((2, 2), np.float32))
-    with pytest.raises(EnvironmentFault, match="environment 1 gave a final observation 'in/x' that is nan"):
+    with pytest.raises(
+        EnvironmentFault, match="environment 1 returned a final observation 'in/x' that is nan"
+    ):
         stepper.step(np.zeros((2, 2), np.float32))
 
 

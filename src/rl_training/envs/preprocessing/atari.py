@@ -1,4 +1,4 @@
-"""Atari games as they are usually learned from, one environment at a time."""
+"""Standard Atari preprocessing for a single environment."""
 
 import importlib
 from collections.abc import Iterator
@@ -19,26 +19,24 @@ from rl_training.envs.preprocessing.images import FrameStack, channels_first, op
 
 FRAMES_PER_SECOND = 60
 COUNTERS = ("lives", "episode_frame_number", "frame_number")
-"""What ALE says at every step and nobody reads: left out, as collecting it over environments costs time."""
+"""Entries of ALE's info that nobody reads; removed, because collecting them takes time."""
 
 
 class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Turns an ALE environment that steps single frames into what an agent plays: observations [K * C, H, W].
+    """Preprocesses an ALE environment that steps single frames; observations are [K * C, H, W].
 
-    An action lasts `frame_skip` frames. The screen is read from ALE into memory of this wrapper, and the brighter of
-    the last two real frames is shown, also where the game ends early within a skip. Rewards are the game's own;
-    whoever learns from signs takes them later.
+    An action is repeated for `frame_skip` frames. The observation is the pixelwise maximum of the last two frames, also
+    if the game ends within a skip. Rewards are not changed; training clips them later.
 
-    A lost life is told as a cut and resets nothing. With `fire_reset` the step after it presses FIRE, whatever the
-    policy chose: many games wait for that, and a greedy policy that has not learned to would wait for ever. For the
-    same reason this FIRE never sticks: one lost frame of it makes a game of Breakout without a ball.
+    A lost life sets `cut_bootstrap` in `info` and resets nothing. With `fire_reset` the next step presses FIRE,
+    whatever the policy chose: many games wait for it, and a greedy policy that has not learned it would wait forever.
+    This FIRE is never sticky: losing one frame of it leaves Breakout without a ball.
 
-    An episode is a function of its reset seed and actions alone, as exact resume needs it, so nothing of ALE's own
-    chance is used. Its sticky actions are switched off and made here, by the same rule, from the generator of the
-    reset seed. A reset through ALE with a seed would load the game anew, which takes 120 ms of a core; one without
-    takes 7 ms, but then a used environment plays like a fresh one in 83 of the 104 games of ale-py 0.12 only. So a
-    state of the fresh game and its screen are kept, and each reset puts them back, which takes 0.1 ms more, and serves
-    all 104.
+    Exact resume requires that an episode is a function of its reset seed and actions, so ALE's own randomness is not
+    used. Sticky actions are implemented here, by the same rule, with the generator of the reset seed. A seeded reset
+    of ALE reloads the game, which takes 120 ms. A reset without a seed takes 7 ms, but is exact for only 83 of the
+    104 games of ale-py 0.12. So the state and the screen of a new game are stored, and each reset restores them,
+    which takes 0.1 ms more and works for all 104 games.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], config: TrainConfig) -> None:
@@ -64,12 +62,12 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a game: the fresh state, no-ops by chance, FIRE where it is wanted."""
+        """Start a game: restore the initial state, random no-ops, FIRE if configured."""
         game: Any = self.env.unwrapped
         if game.ale is not self._ale:
             self._keep_fresh_game(game)
         if seed is not None:
-            # not through reset(seed), which loads the game anew; wrappers below draw from this generator, too
+            # not reset(seed), which reloads the game; wrappers below use this generator too
             game.np_random, _ = seeding.np_random(seed)
         self._rng = game.np_random
         info = self._restart(options)
@@ -83,7 +81,7 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._stack.restart(self._frame(self._screens[0])), _without_counters(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Play `frame_skip` frames with one action, fewer if the game ends."""
+        """Repeat an action for `frame_skip` frames, fewer if the game ends."""
         fires, score = self._fire_is_due, 0.0
         for _ in range(self.skip):
             _, reward, terminated, truncated, info = self._advance(
@@ -108,7 +106,7 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._stack.push(self._frame(screen)), score, terminated, truncated, info
 
     def _keep_fresh_game(self, game: Any) -> None:
-        """Switch off ALE's own chance, and remember the beginning that every game shall have."""
+        """Switch off ALE's randomness, and store the initial state of the game."""
         self._ale = game.ale
         self._stickiness = float(self._ale.getFloat("repeat_action_probability"))
         if self._stickiness > 0.0:
@@ -132,21 +130,21 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         return info
 
     def _opening(self) -> Iterator[int]:
-        """Yield the single frames that a game begins with."""
+        """Yield the actions of the first frames: no-ops and FIRE."""
         if self.noop_max > 0:
             yield from [self.noop] * int(self._rng.integers(1, self.noop_max + 1))
         if self.fire is not None:
             yield self.fire
 
     def _advance(self, action: Any, *, sticky: bool) -> Any:
-        """Play one frame; if it is sticky, the action before is repeated with the probability of that."""
+        """Play one frame; with `sticky`, the previous action is repeated with the configured probability."""
         if sticky and self._stickiness > 0.0 and self._rng.random() < self._stickiness:
             action = self._last_action
         self._last_action = action
         return self.env.step(action)
 
     def _read_screen(self) -> None:
-        """Write the newest frame over the older of the two."""
+        """Overwrite the older of the two frames with the newest one."""
         self._screens.reverse()
         if self.grayscale:
             self._ale.getScreenGrayscale(self._screens[0])
@@ -154,29 +152,29 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._ale.getScreenRGB(self._screens[0])
 
     def _frame(self, screen: Array) -> Array:
-        """Return a screen in its new size [C, H, W]."""
+        """Return a resized screen [C, H, W]."""
         small: Array = self.cv2.resize(screen, (self.size, self.size), interpolation=self.cv2.INTER_AREA)
         return channels_first(small, None if self.grayscale else 2)
 
 
 def single_frames(env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments for building a registered game so that it steps single frames and draws none of its own.
+    """Return the arguments to build a registered Atari game with single frames and without its own rendering.
 
-    Other environments get theirs unchanged: they will be refused by what they are, not by what they are called.
+    The arguments of other environments are not changed; `AtariPreprocessing` refuses those.
     """
     entry = gymnasium.registry.get(env_id.rpartition(":")[2])
     if entry is None or not str(entry.entry_point).startswith("ale_py"):
         return kwargs
     if kwargs.get("frameskip", 1) != 1:
         raise UserError(
-            f"env_kwargs has frameskip {kwargs['frameskip']}, and preprocessing 'atari' would skip frames on top of "
-            "it; leave it out and set frame_skip"
+            f"env_kwargs has frameskip {kwargs['frameskip']}, but preprocessing 'atari' skips frames itself; leave it "
+            "out and set frame_skip"
         )
     return {"obs_type": "ram", "disable_env_checker": True, **kwargs, "frameskip": 1}
 
 
 def offer_games(env_id: str) -> None:
-    """Import ale-py, which registers its games, where an id may be one of them: one that Gymnasium does not know."""
+    """Import ale-py, which registers its games, if Gymnasium does not know an id."""
     name = env_id.rpartition(":")[2]
     if name in gymnasium.registry:
         return
@@ -188,12 +186,12 @@ def offer_games(env_id: str) -> None:
                 f"env_id '{env_id}' is an Atari game, which needs ale-py; pip install 'rl-training[atari]'"
             ) from error
         return
-    # otherwise the first game of a process greets with its version
+    # otherwise ALE prints its version
     ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)
 
 
 def raw_game_hint(config: TrainConfig, env: VectorEnv[Any, Any, Any]) -> str | None:
-    """Return what to tell somebody whose environment is an Atari game without any preprocessing."""
+    """Return a hint for an Atari game without preprocessing."""
     if config.preprocessing != "none":
         return None
     if isinstance(env, SyncVectorEnv | AsyncVectorEnv):
@@ -203,38 +201,38 @@ def raw_game_hint(config: TrainConfig, env: VectorEnv[Any, Any, Any]) -> str | N
     if not found:
         return None
     return (
-        f"environment '{config.env_id}' is an Atari game as the console draws it; --preprocessing atari gives it the "
-        "usual treatment: small gray frames, four of them stacked, and clipped rewards"
+        f"environment '{config.env_id}' is an Atari game without preprocessing; --preprocessing atari adds the usual "
+        "one: small grayscale frames, a stack of four, and clipped rewards"
     )
 
 
 def _refuse_other_envs(env: gymnasium.Env[Any, Any], config: TrainConfig) -> None:
-    """Refuse what is no Atari game, one that skips frames itself, and one without buttons."""
+    """Raise for other environments, games that skip frames themselves, and continuous actions."""
     game: Any = env.unwrapped
     if not hasattr(game, "ale"):
         raise UserError(
-            f"preprocessing is 'atari', but environment '{config.env_id}' ({type(game).__name__}) is no Atari game; "
-            "use preprocessing image, or none"
+            f"preprocessing is 'atari', but environment '{config.env_id}' ({type(game).__name__}) is not an Atari "
+            "game; use preprocessing image, or none"
         )
     if game._frameskip != 1:
         raise UserError(
-            f"environment '{config.env_id}' skips frames itself (frameskip {game._frameskip}), and preprocessing "
-            "'atari' would do so on top of it; build it with frameskip=1 and set frame_skip"
+            f"environment '{config.env_id}' skips frames (frameskip {game._frameskip}), but preprocessing 'atari' does "
+            "so itself; build it with frameskip=1 and set frame_skip"
         )
     if not isinstance(env.action_space, spaces.Discrete):
         raise UserError(
-            f"environment '{config.env_id}' has continuous actions, and preprocessing 'atari' presses buttons; build "
-            "it with continuous=False"
+            f"environment '{config.env_id}' has continuous actions, but preprocessing 'atari' needs discrete ones; "
+            "build it with continuous=False"
         )
     if env is not game and (frames := _frames_per_step(env)) != 1:
         raise UserError(
-            f"environment '{config.env_id}' has a wrapper that plays {frames} frames per step, and preprocessing "
-            "'atari' would skip frames on top of it; leave that wrapper out, or use preprocessing none"
+            f"environment '{config.env_id}' has a wrapper that plays {frames} frames per step, but preprocessing "
+            "'atari' skips frames itself; leave that wrapper out, or use preprocessing none"
         )
 
 
 def _frames_per_step(env: gymnasium.Env[Any, Any]) -> int:
-    """Return how many frames a game in wrappers of somebody else's plays in a step, by trying; 1 in Gymnasium's own."""
+    """Return the frames that a wrapped game plays per step, found by trying; 1 for Gymnasium's own wrappers."""
     layer = env
     while isinstance(layer, OrderEnforcing | PassiveEnvChecker | TimeLimit):
         layer = layer.env

@@ -1,4 +1,4 @@
-"""Atari games played by ale-py's own vector environment: threads instead of processes, one call for all games."""
+"""Atari preprocessing with ale-py's vector environment, which runs all games in threads with one call."""
 
 import importlib
 from typing import Any
@@ -19,28 +19,27 @@ from rl_training.envs.preprocessing.atari import single_frames
 OF_THE_GAME = ("repeat_action_probability", "full_action_space")
 OF_THE_THREADS = ("num_threads", "thread_affinity_offset")
 UNDERSTOOD = (*OF_THE_GAME, *OF_THE_THREADS, "max_num_frames_per_episode", "frameskip")
-"""What `env_kwargs` may hold here; `frameskip` may be 1, as everywhere under this preprocessing."""
+"""Supported `env_kwargs`; `frameskip` may only be 1."""
 NO_LIMIT = 2**31 - 1
 
 
 class NativeAtari(VectorEnv[Array, Array, Array]):
-    """N games with the meaning that `AtariPreprocessing` gives to one: observations [N, K * C, H, W], oldest first.
+    """N games with the preprocessing of `AtariPreprocessing`; observations are [N, K * C, H, W], oldest frame first.
 
-    ale-py skips, pools and resizes; the rest is done here, because its own ways are others. It fills a stack with
-    zeros after a reset: here the first frame is repeated. It ends episodes at lost lives or says nothing of them:
-    here its count of lives is watched, a loss is told as a cut, and the step after it presses FIRE. At a time limit it
-    shows a frame mixed with an old one: so it is given none, and games are stopped here when they have lasted long
-    enough.
+    ale-py skips, pools and resizes frames. The rest is implemented here, because ale-py does it differently: it fills a
+    stack with zeros after a reset, and here the first frame is repeated. It ends episodes at lost lives or does not
+    report them, and here a lost life sets `cut_bootstrap` and the next step presses FIRE. At a time limit it mixes the
+    frame with an old one, so the limit is implemented here.
 
-    What remains different from one game at a time:
+    Remaining differences to `AtariPreprocessing`:
 
-    - At the end of a game its last observation comes again in the place of the final one. Nothing is learned from
-      what is seen after an end; after a time limit, where something is, the final observation is the true one.
+    - At the end of a game the last observation is repeated as the final one. Training does not use it. After a time
+      limit, where it does, the final observation is correct.
     - The step that reaches the time limit plays all its frames.
-    - A game begins with 0 to `noop_max - 1` no-ops, one less where FIRE follows.
-    - Where actions stick, the FIRE that begins a game does too, and one in four games of Breakout would wait without
-      a ball. So the first step presses it again, whatever the policy chose.
-    - Chance is ALE's own, and the state of a game cannot be set, so a run cannot be resumed in mid-game.
+    - A game starts with 0 to `noop_max - 1` no-ops, one less if FIRE follows.
+    - With sticky actions, the FIRE at the start of a game may be lost, and one in four games of Breakout would have no
+      ball. So the first step presses it again, whatever the policy chose.
+    - Randomness is ALE's own, and the state of a game cannot be set, so a run cannot be resumed within a game.
 
     Autoreset is same-step. The observations returned are overwritten by the next step.
     """
@@ -89,7 +88,7 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Begin new games everywhere; with a seed all games that follow are decided by it and the actions."""
+        """Start new games; with a seed, all following games are a function of it and the actions."""
         super().reset(seed=seed)
         seeds = None
         if seed is not None:
@@ -100,11 +99,11 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         return self._stacks, {}
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
-        """Play `frame_skip` frames of every game; one that is over begins anew at once."""
+        """Play `frame_skip` frames of every game; a finished game restarts at once."""
         if self._fire_is_due.any():
             actions = np.where(self._fire_is_due, self._fire, actions)
         frames, score, terminated, _, said = self._games.step(actions)
-        # lives and frames of a game that is over are already those of the next one
+        # lives and frames of a finished game belong to the next one already
         lives = said["lives"]
         self._steps += 1
         truncated = (said["episode_frame_number"] >= self._frame_limit) | (
@@ -128,11 +127,11 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         return self._stacks, score.astype(np.float64), terminated, truncated, info
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Let the games and their threads go."""
+        """Delete the games and their threads."""
         self._games = None
 
     def _begin(self, rows: Array, frames: Array, lives: Array) -> None:
-        """Fill the stacks of the mask [N] with their first frames [N, 1, H, W] or [N, 1, H, W, 3]."""
+        """Fill the stacks of `rows` [N] with their first frames [N, 1, H, W] or [N, 1, H, W, 3]."""
         first = self._channels_first(frames)[rows]
         self._stacks[rows] = np.tile(first, (1, self._stacks.shape[1] // self._channels, 1, 1))
         self._lives[rows] = lives[rows]
@@ -140,7 +139,7 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         self._fire_is_due[rows] = self._fires_twice
 
     def _push(self, frames: Array) -> None:
-        """Add the newest frames to the stacks and forget the oldest."""
+        """Add the newest frames to the stacks and drop the oldest."""
         self._stacks[:, : -self._channels] = self._stacks[:, self._channels :]
         self._stacks[:, -self._channels :] = self._channels_first(frames)
 
@@ -149,15 +148,15 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
 
 
 def _checked(config: TrainConfig, spec: EnvSpec) -> dict[str, Any]:
-    """Return what the game is built with, if ale-py's vector environment can do all that is asked for."""
+    """Return the arguments of the game; raise if ale-py's vector environment does not support the config."""
     if not str(spec.vector_entry_point).startswith("ale_py"):
         raise UserError(
-            f"preprocessing is 'atari', but environment '{config.env_id}' is no Atari game; use preprocessing image, "
-            "or none"
+            f"preprocessing is 'atari', but environment '{config.env_id}' is not an Atari game; use preprocessing "
+            "image, or none"
         )
     if others := sorted(config.env_kwargs.keys() - set(UNDERSTOOD)):
         raise UserError(
-            f"env_kwargs has '{others[0]}', which ale-py's vector environment does not understand; leave it out, or "
+            f"env_kwargs has '{others[0]}', which ale-py's vector environment does not support; leave it out, or "
             "use env_backend 'sync' or 'async'"
         )
     return {**spec.kwargs, **single_frames(config.env_id, config.env_kwargs)}

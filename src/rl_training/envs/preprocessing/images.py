@@ -1,4 +1,4 @@
-"""Images on the environment's side: shades of gray, other sizes, several frames in one observation."""
+"""Image preprocessing in the environment: grayscale, resizing and frame stacking."""
 
 import importlib
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from rl_training.core.spaces.images import Channels, channel_axis, is_image
 from rl_training.core.types import Array
 
 GRAY = np.array([0.299, 0.587, 0.114])
-"""How much red, green and blue count for brightness: OpenCV's weights."""
+"""OpenCV's weights of red, green and blue."""
 RESIZED_DIRECTLY = (np.uint8, np.uint16, np.float32, np.float64)
-"""Types that OpenCV averages over areas; the others take a detour."""
+"""Types that OpenCV can resize; others are converted to float64."""
 CHANNELS_AT_ONCE = 4
-"""It averages no more of them in one call."""
+"""Most channels that OpenCV resizes in one call."""
 
 
 def opencv(preprocessing: str, extra: str) -> Any:
-    """Return the module cv2, which is needed for preprocessing alone."""
+    """Return the module cv2, which only preprocessing needs."""
     try:
         return importlib.import_module("cv2")
     except ImportError as error:
@@ -34,7 +34,7 @@ def opencv(preprocessing: str, extra: str) -> Any:
 class FrameStack:
     """The last frames as one array [K * C, H, W], oldest first; after a reset the first frame is repeated.
 
-    Every observation is a new array, so whoever was given one may keep it.
+    Every observation is a new array.
     """
 
     def __init__(self, length: int) -> None:
@@ -42,21 +42,21 @@ class FrameStack:
         self._frames: Array
 
     def restart(self, frame: Array) -> Array:
-        """Begin with `frame` [C, H, W] alone."""
+        """Fill the stack with `frame` [C, H, W]."""
         self._frames = np.concatenate((frame,) * self.length)
         return self._frames
 
     def push(self, frame: Array) -> Array:
-        """Add the newest frame [C, H, W] and forget the oldest."""
+        """Add the newest frame [C, H, W] and drop the oldest."""
         self._frames = np.concatenate((self._frames[len(frame) :], frame))
         return self._frames
 
 
 class ImagePipeline:
-    """One image of an observation on its way: [H, W], [H, W, C] or [C, H, W] in, a frame or a stack of frames out.
+    """Preprocesses one image of an observation: [H, W], [H, W, C] or [C, H, W] in, a frame or a stack out.
 
-    What comes out has its channels first, [K * C, H, W]; a single plane, or frame in shades of gray, is [H, W]. The
-    type stays: a bool is true where at least half of its area was.
+    The output has channels first, [K * C, H, W]; a single grayscale frame is [H, W]. The dtype does not change: a
+    bool is true if at least half of its area was.
     """
 
     def __init__(self, space: spaces.Box, frames: Frames, channels: Channels, key: str) -> None:
@@ -66,8 +66,8 @@ class ImagePipeline:
         if self.to_gray and count not in (1, 3):
             name = f" '{key}'" if key else ""
             raise UserError(
-                f"grayscale is true, but the image{name} has {count} channels, and only 1 or 3 (red, green, blue) "
-                "can become shades of gray; leave grayscale out"
+                f"grayscale is true, but the image{name} has {count} channels instead of 1 or 3 (red, green, blue); "
+                "leave grayscale out"
             )
         self.size = frames.image_size
         self.dtype = np.dtype(space.dtype)
@@ -84,12 +84,12 @@ class ImagePipeline:
         return frame if self.stack is None else self.stack.restart(frame if frame.ndim == 3 else frame[None])
 
     def push(self, image: Any) -> Array:
-        """Return the observation that an image makes together with those before it."""
+        """Return the observation after a new image."""
         frame = self._frame(np.asarray(image))
         return frame if self.stack is None else self.stack.push(frame if frame.ndim == 3 else frame[None])
 
     def _frame(self, image: Array) -> Array:
-        """Return one image [C, H, W] or [H, W], in gray, if that is wanted, and in its new size."""
+        """Return one image as [C, H, W] or [H, W], converted to grayscale and resized if configured."""
         if self.axis == 0:
             image = np.moveaxis(image, 0, 2)
         if self.to_gray:
@@ -99,7 +99,7 @@ class ImagePipeline:
         return channels_first(image, 2) if image.ndim == 3 else image
 
     def _gray(self, image: Array) -> Array:
-        """Return [H, W] of an image [H, W, C] with one channel or three."""
+        """Return an image [H, W, C] with one or three channels as [H, W]."""
         if image.shape[2] == 1:
             return image[:, :, 0]
         if self.dtype in (np.uint8, np.uint16, np.float32):
@@ -109,7 +109,7 @@ class ImagePipeline:
         return self._as_before(image @ GRAY)
 
     def _resized(self, image: Array) -> Array:
-        """Return [size, size] of [H, W], or [size, size, C] of [H, W, C]: each pixel is the mean of its area."""
+        """Resize [H, W] or [H, W, C] by averaging over areas."""
         assert self.cv2 is not None
         if image.ndim == 3 and image.shape[2] > CHANNELS_AT_ONCE:
             parts = np.split(image, range(CHANNELS_AT_ONCE, image.shape[2], CHANNELS_AT_ONCE), axis=2)
@@ -122,25 +122,25 @@ class ImagePipeline:
         return small if direct else self._as_before(small)
 
     def _as_before(self, numbers: Array) -> Array:
-        """Return floats in the image's own type."""
+        """Return floats in the dtype of the image."""
         if self.dtype == np.bool_:
             return numbers >= 0.5
         return (np.rint(numbers) if np.issubdtype(self.dtype, np.integer) else numbers).astype(self.dtype)
 
 
 def channels_first(frame: Array, axis: int | None) -> Array:
-    """Return [C, H, W] of a frame whose channels are on `axis`, in one piece."""
+    """Return a frame with channels on `axis` as a contiguous array [C, H, W]."""
     return frame[None] if axis is None else np.ascontiguousarray(np.moveaxis(frame, axis, 0))
 
 
 def _same_bounds(source: spaces.Box, shape: tuple[int, ...]) -> spaces.Box:
-    """Return a Box of another shape, all of whose numbers have the widest bounds of the source."""
+    """Return a Box of another shape with the widest bounds of the source."""
     low, high = (np.full(shape, bound, source.dtype) for bound in (source.low.min(), source.high.max()))
     return spaces.Box(low, high, dtype=source.dtype.type)
 
 
 class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Transforms every image of an observation, also inside Dict and Tuple; whatever is no image passes."""
+    """Preprocesses every image of an observation, also inside Dict and Tuple; other entries are not changed."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], frames: Frames, channels: Channels = "auto") -> None:
         super().__init__(env)
@@ -156,17 +156,17 @@ class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode, its first frame repeated where frames are stacked."""
+        """Reset; a frame stack is filled with the first frame."""
         obs, info = self.env.reset(seed=seed, options=options)
         return self._mapped(obs, "", ImagePipeline.restart), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, and show the new frame."""
+        """Step, and preprocess the new frame."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._mapped(obs, "", ImagePipeline.push), reward, terminated, truncated, info
 
     def _transformed(self, space: Space[Any], frames: Frames, key: str) -> Space[Any]:
-        """Return the space of what is shown, and note each image under its key."""
+        """Return the space after preprocessing, and register the pipeline of each image."""
         if isinstance(space, spaces.Dict):
             return spaces.Dict(
                 {n: self._transformed(part, frames, f"{key}/{n}") for n, part in space.spaces.items()}
@@ -177,7 +177,7 @@ class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
             return space
-        # a plain observation is called an image by the setting; beside others it must look like one
+        # a plain observation is an image by the setting; an entry of several must look like one
         if key and not is_image(space, self._channels, key[1:]):
             return space
         leaf = self._leaves[key] = ImagePipeline(space, frames, self._channels, key[1:])

@@ -297,7 +297,7 @@ def test_every_game_has_a_seed_of_its_own_that_ale_can_take() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"env_id": "CartPole-v1"}, "'CartPole-v1' is no Atari game; use preprocessing image"),
+        ({"env_id": "CartPole-v1"}, "'CartPole-v1' is not an Atari game; use preprocessing image"),
         ({"env_id": "ScriptedNoFrameskip-v4"}, "'sync' or 'async', or env_id 'ALE/Scripted-v5'"),
         ({"env_kwargs": {"mode": 2}}, "'mode', which ale-py's vector environment .* 'sync' or 'async'"),
         ({"env_kwargs": {"frameskip": 4}}, "frameskip 4.*set frame_skip"),
