@@ -87,7 +87,7 @@ def test_every_path_leaves_the_recorded_trace(name: str, path: str) -> None:
 
 
 @pytest.fixture(scope="module", params=REMEMBERING)
-def core_outputs(request: Any) -> tuple[Case, Checksums]:
+def remembered(request: Any) -> tuple[Case, Checksums]:
     """Return a case with a memory, and the trace it leaves where nothing stands in the way of `path`."""
     case = REMEMBERING[request.param]
     return case, float64_trace(case)
