@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 WORLD := .venv-world
 EXTRAS := .venv-extras
+# tests that run at the same time: as many as there are cores
+WORKERS ?= 2
 FAST := tests/unit tests/property tests/architecture tests/docs
 IN_WORLD := $(WORLD)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -18,11 +20,11 @@ train: $(VENV)/.installed
 
 # lint, types and the fast tests
 check: $(VENV)/.installed-dev lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(FAST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" $(FAST)
 
 # everything; prints which tests were skipped and why
 test: $(VENV)/.installed-dev lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # the tests that `make test` skips because they need other packages; writes results/test_extras.md
 test-extras: $(EXTRAS)/.installed
@@ -31,7 +33,7 @@ test-extras: $(EXTRAS)/.installed
 
 # the whole suite with the time of every test; writes results/test_durations.md
 durations: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal --junitxml=$(VENV)/tests.xml
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --junitxml=$(VENV)/tests.xml
 	$(BIN)/python scripts/test_report.py --kind durations --files $(VENV)/tests.xml --output results/test_durations.md
 
 lint: $(VENV)/.installed-dev

@@ -16,7 +16,7 @@ import tyro
 
 from rl_training.experiment.files import write_text
 
-EXTRA_PACKAGES = ("minigrid", "minatar", "popgym", "rliable", "stable-baselines3", "sb3-contrib")
+EXTRA_PACKAGES = ("minigrid", "minatar", "popgym", "pandas", "rliable", "stable-baselines3", "sb3-contrib")
 SLOWEST = 50
 
 

@@ -254,6 +254,7 @@ def faults(kind: str) -> int:
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
 def test_what_was_freed_is_used_again_without_page_faults() -> None:
     """By itself glibc gives such blocks back each time; otherwise this would say nothing."""

@@ -19,6 +19,8 @@ from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.building import build_parts
 from rl_training.runtime.sampler import LocalSampler
 
+pytestmark = pytest.mark.slow
+
 STEPS = 64
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": STEPS, "batch_size": 256, "update_epochs": 1},
