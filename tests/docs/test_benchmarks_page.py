@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from loading import ROOT
 from rl_training.lab.benchmark_text import COVERAGE
 from rl_training.lab.statistics import RESAMPLES
@@ -14,6 +16,7 @@ SCRIPTS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 KNOWN = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
 
 
+@pytest.mark.slow
 def test_its_blocks_run_and_leave_the_files_it_lists(tmp_path):
     (tmp_path / "script.py").write_text("\n".join(SCRIPTS), encoding="utf-8")
     done = subprocess.run(

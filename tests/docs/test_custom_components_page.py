@@ -31,6 +31,7 @@ def test_the_script_is_short() -> None:
     assert len(lines) < 40
 
 
+@pytest.mark.slow
 def test_the_page_runs_as_shown(tmp_path: Path) -> None:
     (tmp_path / "my_encoder.py").write_text(ENCODER, encoding="utf-8")
     (tmp_path / "train_walk.py").write_text(SCRIPT, encoding="utf-8")

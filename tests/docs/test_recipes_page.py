@@ -17,6 +17,7 @@ ENVIRONMENT, *SCRIPTS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL
 KNOWN = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(SCRIPTS)))
 def test_a_script_runs_as_shown(tmp_path, number):
     (tmp_path / "my_env.py").write_text(ENVIRONMENT, encoding="utf-8")
@@ -34,6 +35,7 @@ def test_a_script_runs_as_shown(tmp_path, number):
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_the_loop_survives_kills_and_knows_its_end(tmp_path):
     (tmp_path / "my_env.py").write_text(ENVIRONMENT, encoding="utf-8")
     (tmp_path / "go.sh").write_text(

@@ -35,6 +35,7 @@ def run_script(text: str, folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_script_runs_as_shown(tmp_path):
     lines = run_script(SCRIPT, tmp_path).splitlines()
     assert [line.split()[1] for line in lines] == ["1", "2"]
