@@ -157,7 +157,7 @@ def test_observation_spaces(algo: str, row: str, tmp_path: Path) -> None:
         assert train(algo, random_env(space, bounded_action(algo)), tmp_path).metrics["updates"] > 0
 
 
-@pytest.mark.filterwarnings("ignore:.* evaluation episodes had not ended")
+@pytest.mark.filterwarnings("ignore:.* evaluation episodes did not end")
 @pytest.mark.parametrize("algo", NAMES)
 def test_atari_games(algo: str, tmp_path: Path) -> None:
     """They have buttons, so an algorithm plays them if it takes Discrete actions."""

@@ -107,7 +107,7 @@ CASES = [
     given("a function that returns nothing", (*EVAL, "--env-factory", "strange_envs:nothing"), "NoneType"),
     given("an environment in place of a function", (*EVAL, "--env-factory", "strange_envs:one"), "'one'"),
     given("a function that builds several agents", (*EVAL, "--env-factory", "strange_envs:several"), "several agents"),
-    given("a function that builds a vector", (*EVAL, "--env-factory", "strange_envs:vector"), "vector of environments"),
+    given("a function that builds a vector", (*EVAL, "--env-factory", "strange_envs:vector"), "a single environment"),
     given("a run whose folder is a link to nothing", ("eval", "link"), "link",
           prepare=lambda a: (a.here / "link").symlink_to("nothing")),
     given("a run whose folder is a link to itself", ("eval", "link"), "link",

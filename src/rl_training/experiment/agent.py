@@ -126,15 +126,15 @@ class Agent:
         wanted, found = [part.shape for part in fresh], [np.shape(part) for part in state]
         if wanted != found:
             raise UserError(
-                f"state has parts of shape {found}, the policy remembers {wanted}; give what predict returned for as "
-                "many observations, or None"
+                f"state has parts of shape {found}, but the policy has {wanted}; pass the state that predict "
+                "returned for the same number of observations, or None"
             )
         kept = np.ones(rows, np.bool_)
         if episode_start is not None:
             starts = np.asarray(episode_start, np.bool_)
             if starts.shape not in ((), (rows,)):
                 raise UserError(
-                    f"episode_start has shape {starts.shape}; use true, false, or one of them for each of {rows} rows"
+                    f"episode_start has shape {starts.shape}; use one bool, or one for each of {rows} rows"
                 )
             kept &= ~starts
         return tuple(

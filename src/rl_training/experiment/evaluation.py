@@ -26,9 +26,9 @@ def evaluate_policy(
     )
     if evaluation.num_capped:
         warnings.warn(
-            f"{evaluation.num_capped} of {num_episodes} evaluation episodes had not ended after "
+            f"{evaluation.num_capped} of {num_episodes} evaluation episodes did not end within "
             f"{config.max_eval_episode_steps:,} steps (max_eval_episode_steps) and were cut off; their returns are "
-            "those up to there",
+            "partial",
             stacklevel=2,
         )
     return evaluation

@@ -106,8 +106,8 @@ def _give_notice(config: TrainConfig, engine: Engine, console: Console) -> None:
         console.notice(notice)
     for key in flattened_images(config, engine.spec):
         console.notice(
-            f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, and encoder 'flat' "
-            "makes numbers side by side of it; encoder 'auto' takes a CNN"
+            f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, but encoder 'flat' "
+            "flattens it; encoder 'auto' uses a CNN"
         )
     for mistake in config.algorithm.probable_mistakes(config.total_timesteps, config.num_envs):
         console.notice(mistake)
@@ -277,11 +277,11 @@ def _end_of(
     if done >= total and status in ("finished", "stopped"):
         return f"{run_dir} is finished ({done:,} of {total:,} {unit}); extend it with --total-timesteps N"
     if extended and total < done:
-        return f"{run_dir} has made {done:,} {unit} already; give --total-timesteps {done} or more"
+        return f"{run_dir} has already done {done:,} {unit}; use --total-timesteps {done} or more"
     # the checkpoint knows of an extension that the metadata has not heard of yet
     reason = checkpoint.state.get("trainer", {}).get("stop_reason", previous.get("stop_reason"))
     if status == "stopped" and reason is not None and not extended:
-        return f"{run_dir} is finished ({reason}); to go on all the same, give --total-timesteps {total}"
+        return f"{run_dir} is finished ({reason}); to continue anyway, use --total-timesteps {total}"
     return None
 
 
@@ -344,16 +344,14 @@ def check_trust(
 def warn_of_differences(checkpoint: Checkpoint, config: TrainConfig) -> None:
     """Warn of everything around a run that is not as it was."""
     for difference in differences(checkpoint.facts["surroundings"], surroundings(config)):
-        warnings.warn(f"{difference}: the run may not go on bit for bit as it would have", stacklevel=3)
+        warnings.warn(f"{difference}: the resumed run may not be bit-for-bit identical", stacklevel=3)
 
 
 def starting_checkpoint(origin: Origin, run_dir: Path, given: UserObjects) -> Checkpoint | None:
     """Return the checkpoint that a run which has none of its own had begun with, if it had."""
     if origin.algorithm is not None and origin.algorithm != custom_algorithm_name(origin.config, given):
         name = origin.algorithm.rpartition(":")[2]
-        raise UserError(
-            f"{run_dir} was begun by {origin.algorithm}; go on with resume(path, algorithm={name})"
-        )
+        raise UserError(f"{run_dir} was started by {origin.algorithm}; use resume(path, algorithm={name})")
     if origin.start_from is None:
         return None
     if not origin.signed:

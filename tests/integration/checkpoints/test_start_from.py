@@ -77,7 +77,7 @@ class TestWhatItBeginsWith:
             "train", "--start-from", old.run_dir, "--learning-rate", "1e-5", "--output-dir", tmp_path / "new"
         )
         assert outcome.code == 0, outcome.err
-        assert f"begins with what {old.checkpoint_path} learned in 64 steps" in outcome.out
+        assert f"starts with the weights of {old.checkpoint_path}, trained for 64 steps" in outcome.out
         (new,) = (tmp_path / "new").iterdir()
         manifest = json.loads((old.checkpoint_path / "manifest.json").read_text(encoding="utf-8"))
         assert metadata(new)["started_from"] == {
@@ -161,7 +161,7 @@ class TestMisfits:
         assert "is for ppo, not for dqn" in self.refused(cli, "dqn", *start)
         sentence = self.refused(cli, *start, "--hidden-sizes", 16)
         assert (
-            "has other networks than this run builds; the settings differ: hidden_sizes is (16,) and was (8,)"
+            "does not fit the networks of this run; the settings differ: hidden_sizes is (16,) and was (8,)"
             in sentence
         )
         assert "normalize_obs is False and was True" in self.refused(cli, *start, "--no-normalize-obs")
@@ -174,7 +174,7 @@ class TestMisfits:
         old = origin()
         with pytest.raises(UserError, match="holds a ppo agent"):
             DQN.start_from(old.run_dir)
-        with pytest.raises(UserError, match="holds a ppo agent, and this is a run of dqn"):
+        with pytest.raises(UserError, match="is a ppo agent, but this is a run of dqn"):
             train(tiny("dqn"), learned=open_checkpoint(old.run_dir))
 
 

@@ -332,7 +332,7 @@ RESUMED = [
         "another version of torch is installed now",
         "resume RUN",
         ("warning: torch was 0.X when the checkpoint was written and is X: "
-         "the run may not go on bit for bit as it would have",),
+         "the resumed run may not be bit-for-bit identical",),
         0, "possibly bit-for-bit reproducibility",
         harm(change_surroundings), exact=False,
     ),

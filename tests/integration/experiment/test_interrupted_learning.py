@@ -378,7 +378,7 @@ class TestAClassWithItsOwnBuild:
     def test_one_that_was_killed_before_its_first_checkpoint_is_known_too(self, tiny):
         config = tiny()
         run_dir = make_run_dir(config, given=UserObjects(Halved))
-        with pytest.raises(UserError, match=r"was begun by .*:Halved"):
+        with pytest.raises(UserError, match=r"was started by .*:Halved"):
             resume(run_dir)
         Halved.built.clear()
         assert resume(run_dir, algorithm=Halved).metrics["global_step"] == 64
@@ -625,7 +625,7 @@ class TestStopsAndBudgetsSurvive:
         config = tiny(total_timesteps=160, checkpoint_every_timesteps=32)
         with pytest.raises(KeyboardInterrupt):
             train(config, callbacks=[At(96, interrupt)])
-        with pytest.raises(UserError, match="has made 96 steps already; give --total-timesteps 96 or more"):
+        with pytest.raises(UserError, match="has already done 96 steps; use --total-timesteps 96 or more"):
             resume(only_run(config), total_timesteps=64)
 
     def test_an_extended_run_is_still_signed(self, tiny, monkeypatch):

@@ -117,5 +117,5 @@ def test_a_run_says_so(tiny):
 
 def test_an_image_that_is_flattened_by_the_config(tiny):
     (said,) = notices(tiny("ppo", env_id="Pictures", encoder="flat"), Pictures)
-    assert "entry 'seen' of an observation is an image, and encoder 'flat'" in said
+    assert "entry 'seen' of an observation is an image, but encoder 'flat'" in said
     assert notices(tiny("ppo", env_id="Pictures"), Pictures) == []

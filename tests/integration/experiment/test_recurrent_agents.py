@@ -44,7 +44,7 @@ def test_a_state_goes_on_and_a_start_forgets_it(model: RecurrentPPO) -> None:
 def test_a_state_of_another_kind_is_refused(model: RecurrentPPO) -> None:
     _, state = model.predict(np.zeros((3, 2), np.float32))
     with pytest.raises(
-        UserError, match=r"state has parts of shape \[\(3, 6\)\], the policy remembers \[\(1, 6\)\]"
+        UserError, match=r"state has parts of shape \[\(3, 6\)\], but the policy has \[\(1, 6\)\]"
     ):
         model.predict(np.zeros(2, np.float32), state)
     with pytest.raises(UserError, match=r"episode_start has shape \(2,\).* for each of 3 rows"):

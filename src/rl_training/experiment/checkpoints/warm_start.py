@@ -59,8 +59,8 @@ class Learned:
     def notice(self) -> str:
         """What to tell before the run."""
         return (
-            f"it begins with what {self.record['path']} learned in {self.record['timesteps']:,} steps; its optimizer, "
-            "counters and random streams are new"
+            f"it starts with the weights of {self.record['path']}, trained for {self.record['timesteps']:,} steps; its "
+            "optimizer, counters and random streams are new"
         )
 
     def check(self, config: TrainConfig, given: UserObjects) -> None:
@@ -68,8 +68,8 @@ class Learned:
         there = self.checkpoint.config.algo
         if there != config.algo:
             raise UserError(
-                f"{self.checkpoint.path} holds a {there} agent, and this is a run of {config.algo}; start from a run "
-                f"of {config.algo}, or train {there}"
+                f"{self.checkpoint.path} is a {there} agent, but this is a run of {config.algo}; start from a run of "
+                f"{config.algo}, or train {there}"
             )
         check_algorithm(self.checkpoint, given)
 
@@ -107,7 +107,7 @@ class Learned:
             f"{name} is {here} and was {before}" for name, before, here in pairs if here != before
         )
         reason = f"the settings differ: {others}" if others else " ".join(str(error).split())
-        return f"{self.checkpoint.path} has other networks than this run builds; {reason}"
+        return f"{self.checkpoint.path} does not fit the networks of this run; {reason}"
 
 
 def taken_over(config: TrainConfig, checkpoint: Checkpoint, given: Iterable[str]) -> TrainConfig:
