@@ -83,46 +83,46 @@ class Progress:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a policy must know of its environments."""
+    """What a policy needs to know about its environments."""
 
     observation_space: Space[Any]
     action_space: Space[Any]
     num_envs: int
     masked: bool = False
-    """Whether each observation has a mask of allowed actions beside it, which is no part of the space."""
+    """Whether each observation comes with a mask of allowed actions, which is not part of the space."""
 
 
 @dataclass(frozen=True)
 class EpisodeStats:
-    """A finished episode as the environment told it: raw rewards, no normalisation."""
+    """A finished episode: raw rewards, without normalisation."""
 
     total_reward: float
     length: int
     seconds: float
     success: float | None = None
-    """Whether it reached its goal, 1 or 0; None where the environment does not say."""
+    """Whether it reached its goal, 1 or 0 (the mean over agents); None if the environment does not report it."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What one call of a sampler brought, besides what it recorded."""
+    """The result of one call of a sampler, besides the recorded transitions."""
 
     timesteps: int
     """Valid transitions."""
     episodes: list[EpisodeStats]
-    """Those that ended meanwhile, in the order they did."""
+    """Episodes that ended, in order."""
 
 
 @dataclass
 class StepArrays:
-    """What the environments said; rows [N]; allocated once, overwritten in place by every step."""
+    """The outcome of a step; rows [N]; allocated once, overwritten in place by every step."""
 
     obs: ObsArray
     """What the policy sees next (the reset observation where an episode ended in same-step mode)."""
     final_obs: ObsArray
     """The true successor of the action; meaningful only where an episode ended."""
     reward: Array
-    """As the environment paid it: logs and evaluations add these up."""
+    """The raw reward, for logs and evaluations."""
     terminated: Array
     """The task ended; wins if both flags are set."""
     truncated: Array
@@ -132,9 +132,9 @@ class StepArrays:
     valid: Array
     """False on the dead row of a next-step autoreset."""
     cut: Array
-    """Nothing that follows counts for what came before, though the episode goes on: a lost life. Never where `ended`.
+    """Later rewards do not count for earlier actions, although the episode continues: a lost life. Never where `ended`.
 
-    It cuts advantages and n-step returns like a termination, and resets neither environment, statistics nor memory.
+    It stops advantages and n-step returns like a termination, and resets neither environment, statistics nor memory.
     """
     any_ended: bool = False
     any_cut: bool = False
@@ -142,7 +142,7 @@ class StepArrays:
     signal: Array = None  # type: ignore[assignment]  # filled in: by default it is `reward`
     """The reward that is learned from: the very array `reward`, unless rewards are clipped for learning alone."""
     success: Array = None  # type: ignore[assignment]  # filled in
-    """Whether an episode that ended reached its goal, 1 or 0; nan where nobody says."""
+    """Whether an episode that ended reached its goal, 1 or 0; nan if that is not reported."""
 
     def __post_init__(self) -> None:
         told: Array | None = self.success
@@ -155,7 +155,7 @@ class StepArrays:
 
 @dataclass
 class ActArrays:
-    """What the explorer said; rows [N]; allocated once, overwritten in place."""
+    """The outputs of an explorer; rows [N]; allocated once, overwritten in place."""
 
     action: Array
     """As stored: unclipped, in the policy's units. The env adapter rescales and clips a copy."""
@@ -166,12 +166,12 @@ class ActArrays:
     last_value: Array
     """V(obs) after the last step of a collect."""
     extra: dict[str, Array] = field(default_factory=dict)
-    """The columns that the explorer declares besides; they are stored and come back with the batches."""
+    """Additional columns that the explorer declares; they are stored and are part of the batches."""
 
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """What one call of a learner's update did."""
+    """The result of one call of a learner's update."""
 
     metrics: Metrics
     """Means over its updates."""

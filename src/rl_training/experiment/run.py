@@ -46,7 +46,7 @@ NO_EVALUATION = "there is no environment to evaluate in: this run has no evaluat
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run left: where it is and how it ended."""
+    """The result of a run: its folder and how it ended."""
 
     run_dir: Path
     checkpoint_path: Path
@@ -84,7 +84,7 @@ class Run:
         fall_back_in: Path | None = None,
         notice: Callable[[str], None] | None = None,
     ) -> Checkpoint | None:
-        """Make the parts, with the replay data of the checkpoint in them; return that, or an older one in its place.
+        """Build the parts with the replay data of the checkpoint; return it, or an older one if it is damaged.
 
         The arguments are those of `parts_with_replay`.
         """
@@ -97,10 +97,10 @@ class Run:
     def execute(
         self, run_dir: Path, metadata: Metadata, engine: Engine, checkpoint: Checkpoint | None
     ) -> TrainResult:
-        """Train to the end; whatever happens, the folder says how it ended.
+        """Train to the end; the folder records how the run ended, whatever happens.
 
-        `checkpoint` is what `build_parts` returned. After a failing environment everything is made anew from the last
-        checkpoint, as often as `max_restarts` allows.
+        `checkpoint` is what `build_parts` returned. After a failing environment everything is built again from the last
+        checkpoint, up to `max_restarts` times.
         """
         self.run_dir, self.metadata = run_dir, metadata
         if not self.evaluates:
@@ -123,10 +123,10 @@ class Run:
                     raise
                 self._count_restart(fault)
             spec = engine.spec
-            # what failed may hold much memory, and its successor is about to take as much
+            # free the memory of the failed attempt before the next one needs as much
             del self.parts, self.sampler, self.trainer, self.snapshots
             gc.collect()  # the fault's traceback and its frames hold each other
-            if has_checkpoints(run_dir):  # otherwise it begins as it began
+            if has_checkpoints(run_dir):  # otherwise it starts again from the beginning
                 checkpoint = read_newest(run_dir)
             own = self._is_own(checkpoint)
             checkpoint = self.build_parts(spec, checkpoint, own=own, fall_back_in=run_dir)
@@ -139,7 +139,7 @@ class Run:
 
     @contextlib.contextmanager
     def _equipped(self, engine: Engine) -> Iterator[Interrupts]:
-        """Make what one attempt needs besides its parts; afterwards close it, and record a fault."""
+        """Open what one attempt needs besides its parts; afterwards close it, and record a fault."""
         config, self.spec, self.total_updates = self.config, engine.spec, engine.total_updates
         self.sampler = engine.make_sampler(self.parts.actor.explorer, self.parts.source)
         checkpoints = self.run_dir / "checkpoints"
@@ -201,12 +201,12 @@ class Run:
         )
 
     def _begin(self, checkpoint: Checkpoint | None, interrupts: Interrupts) -> Progress:
-        """Bring everything to the state of the checkpoint, or to the start; return the progress made so far."""
+        """Restore the checkpoint, or begin a new run; return the progress so far."""
         own = checkpoint if self._is_own(checkpoint) else None
         if own is None:
             with self._writable():
                 self.metadata.write()
-        # touches no file of a run that goes on, so a checkpoint that does not fit does no harm
+        # changes no file of a resumed run, so a checkpoint that does not fit does no harm
         interrupts.interruptible(lambda: self._bring_back(checkpoint))
         start = Progress(total_timesteps=self.config.total_timesteps, total_updates=self.total_updates)
         if checkpoint is not None:
@@ -218,9 +218,9 @@ class Run:
             positions = own.facts["log_positions"] if own is not None else {}
             self.files = MetricFiles(self.run_dir, self.config, positions)
             self.open_things.callback(self.files.close)
-        if own is None:  # so that a run can be resumed from its first instant
+        if own is None:  # so that a run can be resumed from its beginning
             self.save(start, evaluation=None, best=False)
-        with self._writable():  # after the checkpoint that has it, so that neither can say more
+        with self._writable():  # after the checkpoint that contains it
             write_text(self.run_dir / "config.yaml", self.config.to_yaml())
             self.metadata.write(update_path=self.parts.learner.update_path)
             forget_traceback(self.run_dir)
@@ -276,13 +276,13 @@ class Run:
             raise UserError(f"{culprit} cannot be written: {error.strerror}") from error
 
     def log(self, metrics: dict[str, float], clock: int) -> None:
-        """Write one row, with what checkpoints have cost so far, to the metric files and the console."""
+        """Write one row, with the cost of checkpoints so far, to the metric files and the console."""
         assert self.files is not None
         self.files.log(metrics | self.snapshots.cost, clock)
         self.console.log(metrics, clock)
 
     def save(self, progress: Progress, *, evaluation: dict[str, Any] | None, best: bool) -> None:
-        """Write everything down, after the rows that belong to it."""
+        """Write a checkpoint, after the rows that belong to it."""
         assert self.files is not None
         self.snapshots.save(
             progress,
@@ -293,19 +293,21 @@ class Run:
         )
 
     def _failed(self, error: BaseException) -> BaseException:
-        """Record the end in the metadata, and add to the message where the last good state is."""
-        if isinstance(error, UserError) and self.files is None:  # it does not fit: nothing was touched
+        """Record the fault in the metadata, and add the last good checkpoint to the message."""
+        if (
+            isinstance(error, UserError) and self.files is None
+        ):  # the checkpoint does not fit: nothing was changed
             return error
         interrupted = isinstance(error, KeyboardInterrupt)
         if not interrupted:
             write_traceback(self.run_dir, error)
-        with contextlib.suppress(OSError):  # a full disk: the error itself is worth more than its record
+        with contextlib.suppress(OSError):  # a full disk: the error itself matters more than its record
             ending = "interrupted" if interrupted else "failed"
             self.metadata.finish(ending, error=str(error) or type(error).__name__)
         return readable_error(error, self.run_dir, last_checkpoint_text(self.snapshots.last))
 
     def _paused_at_once(self, reason: str, checkpoint: Checkpoint | None) -> TrainResult:
-        """Record a pause before the first step: what is on disk is where the run will go on."""
+        """Record a pause before the first step; a resumed run continues from what is on disk."""
         own = checkpoint if self._is_own(checkpoint) else None
         steps = own.progress.clock if own is not None else 0
         self.snapshots.last = own.path if own is not None else None

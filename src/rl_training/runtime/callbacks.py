@@ -1,4 +1,4 @@
-"""User hooks: five events with read-only arguments, and what most people want of them, ready to use."""
+"""Callbacks: user hooks with read-only arguments, and ready-made ones for common needs."""
 
 import time
 import warnings
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 NEVER_TOLD = -1.0
-"""Stands for the success rate of evaluations that tell none: any that is told is better."""
+"""The success rate of evaluations without one: lower than any real rate."""
 
 
 class StopTraining(Exception):
@@ -32,18 +32,18 @@ class PauseTraining(StopTraining):
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What a callback may know of the run it belongs to."""
+    """The run that a callback belongs to."""
 
     agent: LiveAgent
     """The agent as it is at this moment: predict, evaluate and save it whenever you like."""
     run_dir: Path
-    """The run's folder; files of your own are safe in it."""
+    """The run's folder; your own files in it are kept."""
     config: "TrainConfig"
     """Every setting, resolved."""
     start: Progress
-    """Where the run begins: 0 steps, or those of the checkpoint that it goes on from."""
+    """Where the run begins: at 0, or at the checkpoint that it continues from."""
     log: Callable[[str, float], None]
-    """`log("my/number", 3.0)` adds a column to the next row of the metric files; of several numbers the mean."""
+    """`log("my/number", 3.0)` adds a column to the next row of the metric files; several values are averaged."""
 
 
 class Callback:
@@ -88,7 +88,7 @@ class StopAtReward(Callback):
 
 
 class StopAtSuccess(Callback):
-    """Stops once so large a part of an evaluation's episodes reached their goal; the environment must tell it."""
+    """Stops once an evaluation's success rate reaches `rate`; the environment must report `is_success`."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -108,7 +108,7 @@ class Best:
         self.success = NEVER_TOLD
 
     def improved(self, summary: Mapping[str, Any]) -> bool:
-        """Tell whether an evaluation is better than all before it, and remember it if it is."""
+        """Return whether an evaluation is better than all before it, and keep it if it is."""
         success = float(summary.get("success_rate", NEVER_TOLD)) if self.by == "success" else NEVER_TOLD
         reward = summary["mean_reward"]
         if self.reward is not None and (success, reward) <= (self.success, self.reward):
@@ -117,13 +117,13 @@ class Best:
         return True
 
     def load(self, reward: float | None, success: float | None) -> None:
-        """Go on from what was remembered; a rate is None where there was none."""
+        """Continue from saved values; `success` is None where no rate was reported."""
         self.reward = None if reward is None else float(reward)
         self.success = NEVER_TOLD if success is None else float(success)
 
     @property
     def told_success(self) -> float | None:
-        """The success rate of the best one, if that counts and was told."""
+        """The success rate of the best evaluation, None if it does not count or was not reported."""
         return None if self.success == NEVER_TOLD else self.success
 
 
@@ -156,13 +156,13 @@ class StopOnPlateau(Callback):
         )
 
     def load_state_dict(self, state: State) -> None:
-        """Go on counting."""
+        """Continue counting."""
         self._best.load(state["best"], state.get("best_success"))
         self.stale = int(state["stale"])
 
 
 class TellOfNoSuccess(Callback):
-    """Warns once, if the best is to be chosen by success and an evaluation is told of none."""
+    """Warns once if `best_by` is success and an evaluation reports no success."""
 
     def __init__(self) -> None:
         self._told = False
@@ -222,17 +222,17 @@ class TimeLimit(Callback):
         self._deadline = time.monotonic() + seconds
 
     def on_collect(self, progress: Progress) -> None:
-        """Look at the clock."""
+        """Check the time."""
         if time.monotonic() >= self._deadline:
             raise PauseTraining(f"time limit of {self.seconds:g} s reached")
 
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
-        """Look at the clock again: an update may take long, too."""
+        """Check the time again, because updates may take long."""
         self.on_collect(progress)
 
 
 def config_callbacks(config: "TrainConfig") -> list[Callback]:
-    """Return the stops and remarks that the config asks for."""
+    """Return the callbacks for the config's stopping rules and warnings."""
     found: list[Callback] = []
     if config.stop_at_reward is not None:
         found.append(StopAtReward(config.stop_at_reward))

@@ -1,4 +1,4 @@
-"""Averages what updates return between two log rows, and gives it the names dashboards know."""
+"""Averages the metrics of updates between two log rows, under the names that dashboards use."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ LOGGED_NAMES = {
     "policy_loss": "train/policy_gradient_loss",
     "exploration_rate": "rollout/exploration_rate",
 }
-"""Where a metric's own name differs from the one users look for; the rest is logged as `train/<name>`."""
+"""Metrics whose name in the log differs from `train/<name>`."""
 
 
 def first_non_finite(metrics: Metrics) -> str | None:
@@ -24,7 +24,7 @@ def first_non_finite(metrics: Metrics) -> str | None:
 
 
 def logged_name(name: str) -> str:
-    """Return the name in the log of what an update calls `name`."""
+    """Return the name in the log of an update's metric `name`."""
     return LOGGED_NAMES.get(name, f"train/{name}")
 
 
@@ -42,7 +42,7 @@ class RecentEpisodes:
             self.total += 1
 
     def means(self) -> dict[str, float]:
-        """Return mean return, length and, where it is told, success of the recent episodes; {} before the first."""
+        """Return mean return, length and, if reported, success of the recent episodes; {} before the first."""
         if not self.recent:
             return {}
         told = [episode.success for episode in self.recent if episode.success is not None]
@@ -70,12 +70,12 @@ class RecentEpisodes:
 
 
 class MetricMeans:
-    """Means of what updates said since the last log row, under the names that `name_in_log` gives them.
+    """Means of the metrics since the last log row, under the names that `name_in_log` returns.
 
     Only sums are kept: a number that outlives its update holds the heap around it open, which on large networks is
     half a megabyte each. What lies on the CPU is read at once, which costs less than to add tensors; on any other
-    device sums stay where they are, so that adding does not wait for it. Not every update says the
-    same: a delayed actor has no loss in between. Each name has a count of its own.
+    device sums stay where they are, so that adding does not wait for it. Not every
+    update has the same metrics: a delayed actor has no loss in between. So each name has its own count.
     """
 
     def __init__(self, name_in_log: Callable[[str], str] = logged_name) -> None:
@@ -101,7 +101,7 @@ class MetricMeans:
         return means
 
     def state_dict(self) -> State:
-        """Return what was added since the last row."""
+        """Return the sums since the last row."""
         return {
             "names": list(self._sums),  # the order is that of the log's columns
             "counts": list(self._counts.values()),

@@ -1,4 +1,4 @@
-"""The one training loop: collect, update, and the jobs that are due. No algorithm's mathematics."""
+"""The training loop: collect, update, and run the jobs that are due. It knows no algorithm."""
 
 import contextlib
 import time
@@ -19,7 +19,7 @@ EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length", "success_ra
 
 
 def columns_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of an evaluation's summary that are logged; a success rate is there where it is told."""
+    """Return the values of an evaluation's summary that are logged; a success rate only if it was reported."""
     return {name: evaluation[name] for name in EVALUATION_COLUMNS if name in evaluation}
 
 
@@ -31,11 +31,11 @@ class Trigger:
         self.fired = 0
 
     def pending(self, clock: int) -> bool:
-        """Tell whether a multiple was crossed since the last time it was due."""
+        """Return whether a multiple was crossed since the last time it was due."""
         return self._crossed(clock) > self.fired
 
     def due(self, clock: int) -> bool:
-        """Tell the same, and count it as done."""
+        """Return the same, and count it as done."""
         pending = self.pending(clock)
         self.fired = max(self.fired, self._crossed(clock))
         return pending
@@ -97,7 +97,7 @@ class Trainer:
         self._started, self._started_at = time.monotonic(), 0
 
     def begin(self, context: TrainingContext) -> None:
-        """Tell the callbacks what they belong to; one that stops the run here leaves it its last evaluation."""
+        """Pass the run to the callbacks; if one stops the run here, the last evaluation still takes place."""
         for callback in self.callbacks:
             if isinstance(callback, Profiler):
                 callback.watch(self)
@@ -107,10 +107,10 @@ class Trainer:
         """Train from `progress` until the budget is used up or a callback stops the run."""
         self.progress = progress
         self._started, self._started_at = time.monotonic(), progress.clock
-        if not self._resumed:  # one that begins with another run's agent owes nothing for its past
+        if not self._resumed:  # a run that begins with another run's agent starts counting here
             for trigger in (self._log_due, self._evaluate_due, self._checkpoint_due):
                 trigger.due(progress.clock)
-        self._run_due_jobs()  # what an interruption left undone
+        self._run_due_jobs()  # jobs that an interruption left undone
         while not self.progress.done and self.stop_reason is None and self.pause_reason is None:
             if self.sampler is not None:
                 collected = self.sampler.collect(self.source.steps_per_collect, self.progress)
@@ -139,11 +139,11 @@ class Trainer:
 
     @property
     def paused(self) -> bool:
-        """There is something left for a resumed run to do."""
+        """Whether a resumed run would have something left to do."""
         return self.pause_reason is not None and self._ended_at != self.progress.clock
 
     def log(self, name: str, value: float) -> None:
-        """Put a number of a callback's own into the next row; of several numbers the mean."""
+        """Add a callback's own value to the next row; several values are averaged."""
         self.own_metrics.add({name: torch.tensor(float(value), dtype=torch.float64)})
 
     def _run_due_jobs(self) -> None:
@@ -180,9 +180,9 @@ class Trainer:
         return self.progress.done or self.stop_reason is not None
 
     def _refuse_non_finite(self, result: UpdateResult, progress: Progress) -> None:
-        """Stop before the environments see actions of a broken policy and get the blame.
+        """Raise an error before a policy with non-finite weights acts in the environments.
 
-        The last update of an iteration tells: once a weight is not finite, no later loss is.
+        The last update of an iteration suffices: once a weight is not finite, no later loss is.
         """
         name = first_non_finite(result.metrics)
         if name is not None:

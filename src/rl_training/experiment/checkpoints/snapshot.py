@@ -1,4 +1,4 @@
-"""Everything that the future of a run depends on: gathered into a checkpoint, and put back from one."""
+"""The state of a run: gathered into a checkpoint, and restored from one."""
 
 import time
 import warnings
@@ -23,9 +23,9 @@ from rl_training.experiment.resources import check_memory, report_one_hot_memory
 
 
 class Snapshots:
-    """The checkpoints of one run: `save` writes the next, `restore` brings the parts back to one.
+    """The checkpoints of one run: `save` writes the next one, `restore` loads one into the parts.
 
-    Replay data is not among what is restored here: `load_replay` has done that before the run began.
+    Replay data is restored earlier, by `load_replay`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Snapshots:
     ) -> None:
         """Write a checkpoint, point to it, and delete what no kept one needs.
 
-        `log_positions` tells how long the metric files are, after making sure that they are on disk.
+        `log_positions` returns the sizes of the metric files after flushing them to disk.
         """
         started, written = time.monotonic(), self.replay.bytes_written
         name = f"step_{progress.clock}"
@@ -127,7 +127,7 @@ class Snapshots:
             )
 
     def go_on_after(self, checkpoint: Checkpoint) -> None:
-        """Make the run's folder what it was when the checkpoint was written: what came after it is made anew."""
+        """Return the run's folder to its state at the checkpoint: whatever came later is repeated."""
         self.last, self.best = checkpoint.path, checkpoint.facts["best_checkpoint"]
         delete_newer(self.checkpoints, checkpoint.path.name)
         write_pointer(self.checkpoints, "last", checkpoint.path.name)
@@ -158,8 +158,8 @@ def parts_with_replay(
 ) -> tuple[Parts, Checkpoint | None]:
     """Return new parts with the replay data of a checkpoint in them, and the checkpoint.
 
-    With `notice`, the size of the buffer is told, and one that does not fit into memory is refused before it is filled.
-    A run that goes on has its `own`; if that is damaged, an older checkpoint in the folder `fall_back_in` is taken.
+    With `notice`, the size of the buffer is reported, and an error is raised if it does not fit into memory. A resumed
+    run has its `own` checkpoint; if that is damaged, an older one in the folder `fall_back_in` is used.
     """
     if notice is not None:
         report_one_hot_memory(config, spec, notice)
@@ -184,7 +184,7 @@ def parts_with_replay(
 
 
 def older_than(checkpoint: Checkpoint, run_dir: Path, damage: UserError) -> Checkpoint:
-    """Return the newest older checkpoint of a run, and warn of the damage; raise that, if there is none."""
+    """Return the newest older checkpoint of a run and warn about the damage; raise `damage` if there is none."""
     try:
         older = read_newest(run_dir, before=checkpoint.path.name)
     except UserError:
@@ -194,5 +194,5 @@ def older_than(checkpoint: Checkpoint, run_dir: Path, damage: UserError) -> Chec
 
 
 def _brings_replay(checkpoint: Checkpoint, storages: Mapping[str, Any]) -> bool:
-    """Tell whether a checkpoint of another run has what this one's buffers hold; an agent saved by hand has not."""
+    """Return whether a checkpoint of another run has replay data for this one; an agent saved by hand has none."""
     return bool(checkpoint.facts["replay"]) or not storages
