@@ -1,4 +1,4 @@
-"""Writes `algorithms/keywords.py`: the settings of each algorithm as keywords that type checkers and editors know.
+"""Writes `algorithms/keywords.pyi`: the settings of each algorithm as keywords that type checkers and editors know.
 
 python scripts/write_keywords.py
 
@@ -18,7 +18,7 @@ from rl_training.config import AlgorithmConfig, TrainConfig
 from rl_training.config.field_docs import field_docs
 from rl_training.config.fields import CheckedConfig
 
-FILE = Path(__file__).resolve().parents[1] / "src/rl_training/algorithms/keywords.py"
+FILE = Path(__file__).resolve().parents[1] / "src/rl_training/algorithms/keywords.pyi"
 HEADER = '''"""Settings as keyword arguments, for type checkers and editors.
 
 Written by scripts/write_keywords.py: do not edit.

@@ -24,7 +24,6 @@ EnvBuilder: TypeAlias = Callable[..., Env[Any, Any]]
 ConfigOrEnv: TypeAlias = TrainConfig | EnvBuilder | str | None
 """The first argument of an algorithm: a config, an environment id, or a function that builds an environment."""
 
-
 class RunKeywords(TypedDict, total=False):
     """Settings of TrainConfig."""
 
@@ -116,7 +115,6 @@ class RunKeywords(TypedDict, total=False):
     algorithm: AlgorithmConfig
     """The algorithm's own settings."""
 
-
 class PPOKeywords(RunKeywords, total=False):
     """Settings of PPOConfig."""
 
@@ -179,7 +177,6 @@ class PPOKeywords(RunKeywords, total=False):
     target_kl: float | None
     """Stop the epochs before a minibatch whose approximate KL divergence exceeds this; none never stops them."""
 
-
 class A2CKeywords(RunKeywords, total=False):
     """Settings of A2CConfig."""
 
@@ -231,7 +228,6 @@ class A2CKeywords(RunKeywords, total=False):
     """Steps after which this noise is sampled again; -1 samples it once per rollout."""
     rms_prop_eps: float
     """Epsilon of RMSprop, added to the root of the mean squared gradient."""
-
 
 class DQNKeywords(RunKeywords, total=False):
     """Settings of DQNConfig."""
@@ -307,7 +303,6 @@ class DQNKeywords(RunKeywords, total=False):
     priority_beta: float
     """Initial exponent of the importance weights, which increases linearly to 1."""
 
-
 class SACKeywords(RunKeywords, total=False):
     """Settings of SACConfig."""
 
@@ -373,7 +368,6 @@ class SACKeywords(RunKeywords, total=False):
     action_noise_sigma: float
     """Standard deviation of action_noise, for actions scaled to [-1, 1]."""
 
-
 class TD3Keywords(RunKeywords, total=False):
     """Settings of TD3Config."""
 
@@ -427,7 +421,6 @@ class TD3Keywords(RunKeywords, total=False):
     """Exploration noise: independent at each step, or correlated in time."""
     action_noise_sigma: float
     """Standard deviation of the exploration noise, for actions scaled to [-1, 1]."""
-
 
 class RecurrentPPOKeywords(RunKeywords, total=False):
     """Settings of RecurrentPPOConfig."""
