@@ -1,4 +1,4 @@
-"""Catch, drawn: the smallest game that must be seen to be played. A probe for encoders of images."""
+"""Catch with image observations: a small game to test image encoders."""
 
 from typing import Any
 
@@ -13,11 +13,12 @@ CELL_HEIGHT, CELL_WIDTH = PIXELS / ROWS, PIXELS / COLUMNS
 
 
 class Catch(gymnasium.Env[Array, Any]):
-    """A ball falls from a random column of a board of 10 x 5; the paddle at the bottom must be below it at the end.
+    """A ball falls from a random column of a 10 x 5 board; the paddle must be below it at the end.
 
-    One episode is nine steps; it pays 1 for a catch and -1 for a miss. The board is seen in 36 x 36 gray pixels.
-    Actions: left, stay, right; if `continuous`, one number in [-1, 1], the columns to move by. Whoever does not look
-    catches one ball of five: -0.6. With `shown_steps` the ball is in so many first pictures only: one to remember.
+    An episode has nine steps. The reward is 1 for a catch and -1 for a miss. Observations are 36 x 36 grayscale
+    images. Actions: left, stay, right; with `continuous`, one number in [-1, 1], the columns to move by. A policy
+    that ignores the image catches one ball in five: -0.6. With `shown_steps`, only the first images show the ball, so
+    the policy must remember it.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
@@ -33,7 +34,7 @@ class Catch(gymnasium.Env[Array, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Drop a new ball, and put the paddle into the middle."""
+        """Drop a new ball, and move the paddle to the middle."""
         super().reset(seed=seed)
         self.ball, self.row, self.paddle = int(self.np_random.integers(COLUMNS)), 0, COLUMNS // 2
         return self._seen(), {}
@@ -48,7 +49,7 @@ class Catch(gymnasium.Env[Array, Any]):
         return self._seen(), (1.0 if caught else -1.0) if over else 0.0, over, False, {}
 
     def render(self) -> Any:
-        """Return the board as it is, in colour."""
+        """Return the board as an RGB image."""
         return np.repeat(self._picture()[:, :, None], 3, axis=2)
 
     def _seen(self) -> Array:

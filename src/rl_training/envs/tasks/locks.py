@@ -1,7 +1,6 @@
-"""A probe for action masks: every step allows some choices, and the first one that is not allowed is the last.
+"""A test environment for action masks: every step allows some choices, and any other choice raises an error.
 
-`rl_training.envs.tasks:rl_training/Locks-v0`; the best return is 1, and chance among the allowed choices comes to less
-than one half.
+`rl_training.envs.tasks:rl_training/Locks-v0`; the best return is 1, and random allowed choices reach less than 0.5.
 """
 
 from collections.abc import Sequence
@@ -19,10 +18,10 @@ LENGTH = 8
 class Locks(gymnasium.Env[Any, Any]):
     """One lock per component of an action, each with a hint of 1 or -1: the highest or lowest allowed choice opens it.
 
-    Seen are the hints [C], all the time or, with `hint_steps`, in so many first steps only. `choices` says how many
-    each lock has: one number makes a Discrete action, several a MultiDiscrete one; `switches` make a MultiBinary one.
-    Masks are told as `tell` says: in `info`, by the method `action_masks`, or as an `entry` of the observation. Drawn
-    are the choices that are allowed, as bright columns.
+    The observation is the hints [C]; after the first `hint_steps` steps it is 0. `choices` is the number of choices
+    of each lock: one number gives a Discrete action space, several a MultiDiscrete one; `switches` gives a
+    MultiBinary one. `tell` selects how masks are provided: in `info`, by the method `action_masks`, or as an `entry`
+    of the observation. Rendering shows the allowed choices as bright columns.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -61,7 +60,7 @@ class Locks(gymnasium.Env[Any, Any]):
         return self._told()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Open the locks, or raise."""
+        """Open the locks; raise for a choice that is not allowed."""
         chosen = np.asarray(action).reshape(-1)
         for lock, (choice, allowed) in enumerate(zip(chosen, self.allowed, strict=True)):
             if not allowed[choice]:
@@ -76,7 +75,7 @@ class Locks(gymnasium.Env[Any, Any]):
         return obs, reward, self.step_count >= LENGTH, False, info
 
     def render(self) -> Array:
-        """Return a picture [64, 16 * M, 3] of what is allowed."""
+        """Return an image [64, 16 * M, 3] of the allowed choices."""
         columns = np.repeat(np.where(self._mask(), 220, 40), 16).astype(np.uint8)
         return np.broadcast_to(columns[None, :, None], (64, len(columns), 3)).copy()
 
@@ -92,7 +91,7 @@ class Locks(gymnasium.Env[Any, Any]):
         return np.concatenate(self.allowed)
 
     def _some(self, count: int) -> Array:
-        """Return which choices of a lock are allowed: two of them at least, if there are more than two."""
+        """Return which choices of a lock are allowed: at least two if there are more than two."""
         allowed = self.np_random.random(count) < 0.5
         allowed[self.np_random.choice(count, 2 if count > 2 else 1, replace=False)] = True
         return allowed

@@ -1,6 +1,6 @@
-"""Tasks that must be remembered: a corridor with a hint at its beginning, and known tasks that hide their velocities.
+"""Tasks that need memory: a corridor with a hint at the start, and known tasks without velocities.
 
-`rl_training.envs.tasks:rl_training/NoVelocity-v0` with `game: CartPole-v1` in env_kwargs shows positions alone.
+`rl_training.envs.tasks:rl_training/NoVelocity-v0` with `game: CartPole-v1` in env_kwargs shows only positions.
 """
 
 from collections.abc import Sequence
@@ -21,42 +21,41 @@ VELOCITIES: dict[str, tuple[int, ...]] = {
     "LunarLander-v3": (2, 3, 5),
     "LunarLanderContinuous-v3": (2, 3, 5),
 }
-"""Which numbers of an observation are velocities."""
+"""Indices of the velocities in an observation."""
 HINT_STEPS = 2
 REACH = 5
 
 
 class MaskVelocity(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Shows 0 in the place of velocities: those at `indices`, by default what is known of the environment's id."""
+    """Replaces velocities with 0: those at `indices`, by default the known ones of the environment."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], indices: Sequence[int] | None = None) -> None:
         super().__init__(env)
         name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
         if indices is None and name not in VELOCITIES:
             raise UserError(
-                f"which numbers of '{name}' are velocities is not known here (known: {', '.join(VELOCITIES)}); give "
-                "their indices"
+                f"the velocities of '{name}' are unknown (known: {', '.join(VELOCITIES)}); pass their indices"
             )
         shape = env.observation_space.shape or ()
         chosen = list(VELOCITIES[name] if indices is None else indices)
         if len(shape) != 1 or not all(0 <= index < shape[0] for index in chosen):
             raise UserError(
-                f"environment '{name}' has observations of shape {shape}, without numbers {chosen}"
+                f"environment '{name}' has observations of shape {shape}, which do not have the indices {chosen}"
             )
         self._shown = np.ones(shape, np.bool_)
         self._shown[chosen] = False
 
     def observation(self, observation: Any) -> Any:
-        """Return what is left of an observation [D]."""
+        """Return an observation [D] without velocities."""
         return np.where(self._shown, observation, 0).astype(observation.dtype)
 
 
 class MemoryCorridor(gymnasium.Env[Array, Any]):
-    """A corridor with two doors; which one pays is told in the first two steps, while nobody can walk yet.
+    """A corridor with two doors; a hint in the first two steps, in which nobody moves, shows the rewarded one.
 
-    Seen is [hint, place]: -1 or 1 for the left or right door as long as the hint lasts, then 0; the place is between
-    the doors, -1 and 1. Actions: left, right. The right choice pays 1, the other -1; after 40 steps the clock ends it.
-    Whoever does not remember is right half of the time: 0.
+    The observation is [hint, position]: the hint is -1 or 1 for the left or right door, later 0; the position is
+    between the doors at -1 and 1. Actions: left, right. The reward is 1 for the correct door and -1 for the other;
+    episodes are truncated after 40 steps. A policy without memory reaches 0.
     """
 
     observation_space: spaces.Space[Array] = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -65,14 +64,14 @@ class MemoryCorridor(gymnasium.Env[Array, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Draw the door, and stand in the middle."""
+        """Draw the door, and start in the middle."""
         super().reset(seed=seed)
         self.door = int(self.np_random.choice([-1, 1]))
         self.place, self.time = 0, 0
         return self._seen(), {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Walk, if the hint is over."""
+        """Move, unless the hint is still shown."""
         self.time += 1
         if self.time > HINT_STEPS:
             self.place += 1 if int(action) else -1
@@ -86,8 +85,8 @@ class MemoryCorridor(gymnasium.Env[Array, Any]):
 
 
 def no_velocity(game: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Return a task of Gymnasium's that hides its velocities."""
-    if game not in VELOCITIES:  # also: a run of somebody else must not import a module this way
+    """Return a Gymnasium task without velocities."""
+    if game not in VELOCITIES:  # also, an untrusted run must not import a module this way
         raise UserError(f"game is '{game}'; use one of {', '.join(VELOCITIES)}")
     return MaskVelocity(gymnasium.make(game, **kwargs))
 

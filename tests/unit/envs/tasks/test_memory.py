@@ -38,10 +38,10 @@ def test_velocities_are_zero_and_everything_else_is_as_it_was(game: str) -> None
 
 def test_indices_may_be_given_and_are_needed_where_nothing_is_known() -> None:
     env = gymnasium.make("Acrobot-v1")
-    with pytest.raises(UserError, match=r"which numbers of 'Acrobot-v1' are velocities is not known here"):
+    with pytest.raises(UserError, match=r"the velocities of 'Acrobot-v1' are unknown"):
         MaskVelocity(env)
     assert not MaskVelocity(env, [4, 5]).reset(seed=0)[0][4:].any()
-    with pytest.raises(UserError, match=r"observations of shape \(6,\), without numbers \[6\]"):
+    with pytest.raises(UserError, match=r"observations of shape \(6,\), which do not have the indices \[6\]"):
         MaskVelocity(env, [6])
     with pytest.raises(UserError, match="game is 'os:CartPole-v1'; use one of CartPole-v1"):
         no_velocity("os:CartPole-v1")
