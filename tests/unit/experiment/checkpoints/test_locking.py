@@ -117,7 +117,7 @@ def test_a_file_system_without_locks_is_named_as_such(tmp_path, monkeypatch, cod
 
 
 def test_a_process_does_not_lock_twice(tmp_path):
-    with RunLock(tmp_path), pytest.raises(UserError, match="this very process"):
+    with RunLock(tmp_path), pytest.raises(UserError, match="this process"):
         RunLock(tmp_path).__enter__()
     with RunLock(tmp_path):
         pass

@@ -415,7 +415,7 @@ def test_a_truncated_segment_is_named(saved):
     folder, listed = saved
     path = folder / listed[2]["name"]
     path.write_bytes(path.read_bytes()[:-1])
-    assert "segment_6_9.safetensors has" in refused(folder, listed)
+    assert "segment_6_9.safetensors is damaged: it has" in refused(folder, listed)
 
 
 def test_a_flipped_bit_is_named(saved):
