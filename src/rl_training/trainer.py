@@ -1,4 +1,4 @@
-"""Promised home of the `train_*` functions; they live in `experiment.by_algorithm`."""
+"""Public home of the `train_*` functions, which are defined in `experiment.train_functions`."""
 
 from rl_training.experiment.train_functions import (
     train_a2c,

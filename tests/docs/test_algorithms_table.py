@@ -17,6 +17,7 @@ from rl_training.core.errors import UserError
 from rl_training.envs.tasks import probes
 from rl_training.envs.tasks.locks import Locks
 from rl_training.experiment import start
+from rl_training.experiment.resume import resume
 from support.configs import CONTINUOUS, tiny_config
 
 PAGE = ROOT / "docs" / "algorithms.md"
@@ -209,7 +210,7 @@ def test_exact_resume(algo: str, tmp_path: Path) -> None:
     env = probes.ContinuousTarget if algo in CONTINUOUS else probes.ObservationDecides
     whole = train(algo, env, tmp_path / "whole", total_timesteps=128)
     half = train(algo, env, tmp_path / "half", total_timesteps=64)
-    resumed = start.resume(half.run_dir, total_timesteps=128, factory=env)
+    resumed = resume(half.run_dir, total_timesteps=128, factory=env)
     for name in ("model", "optimizer", "source"):
         files = [run.checkpoint_path / f"{name}.safetensors" for run in (whole, resumed)]
         assert files[0].read_bytes() == files[1].read_bytes(), name

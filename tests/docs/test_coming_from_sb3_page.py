@@ -11,7 +11,8 @@ from rl_training.algorithms import ALGORITHMS, PPO
 from rl_training.config import TrainConfig
 from rl_training.core.foreign_names import OTHER_NAMES
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import OnEvaluation, SaveEvery
 from support.callbacks import StopAtUpdate
 

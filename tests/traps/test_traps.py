@@ -29,6 +29,7 @@ from rl_training.experiment.building import build_parts
 from rl_training.experiment.checkpoints.format import read_checkpoint
 from rl_training.experiment.loading import load_agent
 from rl_training.experiment.logs.rows import read_rows
+from rl_training.experiment.resume import resume
 from rl_training.policies.explorers import ActorCriticExplorer
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.episodes import RunningEpisodes
@@ -344,7 +345,7 @@ def test_resume_restores_random_states_and_never_reseeds(tmp_path: Path) -> None
         def on_collect(self, progress: Progress) -> None:
             started.append(progress.timesteps)
 
-    result = start.resume(run_dir, total_timesteps=1152, callbacks=[FirstCollect()])
+    result = resume(run_dir, total_timesteps=1152, callbacks=[FirstCollect()])
     after = read_checkpoint(result.checkpoint_path).state["sampler"]
     assert started == [1152]
     assert after["explorer"] != saved["explorer"]
@@ -359,7 +360,7 @@ def test_resume_restores_random_states_and_never_reseeds(tmp_path: Path) -> None
 def test_schedules_continue_on_resume(tmp_path: Path) -> None:
     settings = config(tmp_path, learning_rate=1e-3, learning_rate_schedule="linear", log_every_timesteps=1)
     run_dir = start.train(settings).run_dir
-    start.resume(run_dir, total_timesteps=2048)
+    resume(run_dir, total_timesteps=2048)
     rates = {
         r["time/total_timesteps"]: r["train/learning_rate"] for r in read_rows(run_dir / "metrics.jsonl")
     }

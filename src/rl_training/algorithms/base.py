@@ -126,11 +126,12 @@ class Algorithm:
         is then the agent of the last checkpoint; during training, `agent` is the one being trained. `progress` shows a
         progress bar; `auto` does so in terminals and notebooks.
         """
-        from rl_training.experiment import start as runs
         from rl_training.experiment.agent_copies import checkpoint_to_continue
         from rl_training.experiment.console import python_console
+        from rl_training.experiment.resume import resume
+        from rl_training.experiment.start import Follow, train
 
-        follow = runs.Follow(self._become)
+        follow = Follow(self._become)
         callbacks = [follow, *callbacks]
         parts: dict[str, Any] = {"algorithm": type(self), "factory": self._factory, "encoder": self._encoder}
         parts["console"] = python_console(progress)
@@ -138,11 +139,11 @@ class Algorithm:
         try:
             if self._unfinished is not None and total_timesteps is None:
                 max_time = self.config.max_time
-                result = runs.resume(self._unfinished, max_time=max_time, callbacks=callbacks, **parts)
+                result = resume(self._unfinished, max_time=max_time, callbacks=callbacks, **parts)
             else:
                 with checkpoint_to_continue(self._agent, self._run_dir) as start_from:
                     config, origin = self._begun(start_from, total_timesteps)
-                    result = runs.train(config, callbacks=callbacks, **origin, **parts)
+                    result = train(config, callbacks=callbacks, **origin, **parts)
             paused = result.paused
             self._unfinished = result.run_dir if paused else None  # perhaps before its first checkpoint
         finally:

@@ -1,11 +1,11 @@
 """Flags of the commands that train many runs. Imports nothing heavy, so that mistakes are reported at once."""
 
-import os
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from rl_training.cli.arguments import Option
 from rl_training.config.fields import whole_number
+from rl_training.core.cpu import usable_cores
 from rl_training.lab.manifests import SEEDS, seed_range
 
 
@@ -25,18 +25,13 @@ def read_count(text: str) -> int:
     return number
 
 
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(frozen=True, kw_only=True)
 class LaunchFlags:
     """Which runs to train, how many at a time, and where."""
 
     seeds: Annotated[range | None, Option(read=read_seeds, metavar="N|A-B")] = None
     """Train seeds 1 to N, or A to B; by default the manifest's."""
-    jobs: Annotated[int, Option(read=read_count, metavar="N")] = field(default_factory=available_cores)
+    jobs: Annotated[int, Option(read=read_count, metavar="N")] = field(default_factory=usable_cores)
     """Runs at a time; by default as many as there are cores."""
     output_dir: Annotated[str, Option(metavar="DIR")] = "runs"
     """Folder for all runs and results."""

@@ -12,7 +12,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.foreign_names import here_called
 from rl_training.envs.factory import import_factory
 from rl_training.experiment.console import make_console
-from rl_training.experiment.start import resume
+from rl_training.experiment.resume import resume
 
 
 @dataclass(frozen=True, kw_only=True)

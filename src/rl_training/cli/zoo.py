@@ -138,7 +138,9 @@ def _chosen(names: Sequence[str]) -> list[Preset]:
         if name not in known:
             near = did_you_mean(name, [*known, *zoo_names()], nearness=NEAR)
             what = "file or preset" if given.endswith((".yaml", ".yml")) else "preset"
-            raise UserError(f"there is no {what} '{given}'{near}; rl-training zoo list shows all presets")
+            raise UserError(
+                f"there is no {what} '{given}'{near or '; rl-training zoo list shows all presets'}"
+            )
         found.append(known[name])
     return found
 

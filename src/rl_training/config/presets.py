@@ -91,7 +91,7 @@ def find_preset(name: str) -> Path:
     known = known_as(name)
     if known is None:
         near = did_you_mean(preset_name(name), [*presets(), *zoo_names()], nearness=NEAR)
-        raise UserError(f"there is no preset '{name}'{near}; rl-training zoo list shows all presets")
+        raise UserError(f"there is no preset '{name}'{near or '; rl-training zoo list shows all presets'}")
     return find_config(known)
 
 

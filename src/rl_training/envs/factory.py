@@ -140,9 +140,7 @@ def checked_factory(env: Any) -> EnvFactory:
             f"a function that builds a new one each time it is called: lambda: {name}(...), not lambda: env"
         )
     if not callable(env):
-        raise UserError(
-            f"env is a {type(env).__name__}; pass an id, or a function that builds an environment"
-        )
+        raise UserError(f"env is {env!r}; pass an id, or a function that builds an environment")
     built: EnvFactory = env
     return built
 

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from rl_training.algorithms.components import image_reading
 from rl_training.config import TrainConfig
+from rl_training.core.cpu import usable_cores
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.layout import float_dtype, num_features, observation_leaves
 from rl_training.core.types import EnvSpec
@@ -26,7 +27,6 @@ from rl_training.models.images import image_leaves
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 CGROUP_STATISTICS = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.stat")
 CGROUP_USAGES = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
-CGROUP_CPU = Path("/sys/fs/cgroup/cpu.max")
 """The CPU quota of a container: microseconds, or max, per period in microseconds."""
 MIB = 2**20
 MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2
@@ -164,9 +164,9 @@ def keep_freed_memory() -> bool:
 
 def available_cores() -> int:
     """Return the number of cores that the machine, the container and OpenMP allow."""
-    mask = getattr(os, "sched_getaffinity", None)
-    cores = len(mask(0)) if mask is not None else os.cpu_count() or 1
-    return min(cores, _cgroup_cores() or cores, _openmp_limit() or cores)
+    cores = usable_cores()
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(cores, int(first)) if first.isdecimal() and int(first) else cores
 
 
 def _meminfo() -> int | None:
@@ -206,16 +206,3 @@ def _first_number(paths: tuple[str, ...]) -> int | None:
         except (OSError, ValueError):  # missing, or "max": no limit
             continue
     return None
-
-
-def _cgroup_cores() -> int | None:
-    try:
-        quota, period = CGROUP_CPU.read_text(encoding="utf-8").split()
-        return max(int(quota) // int(period), 1)
-    except (OSError, ValueError, ZeroDivisionError):  # no limit
-        return None
-
-
-def _openmp_limit() -> int | None:
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(first) if first.isdecimal() else None

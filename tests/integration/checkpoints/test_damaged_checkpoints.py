@@ -18,7 +18,8 @@ from rl_training.core.errors import UserError
 from rl_training.core.spaces.layout import space_text
 from rl_training.experiment.checkpoints.format import manifest_hash
 from rl_training.experiment.logs.sinks import WALL_CLOCK
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from support.callbacks import StopAtCollect
 
 pytestmark = pytest.mark.fault

@@ -14,7 +14,8 @@ from rl_training.core.errors import RunFault, UserError
 from rl_training.core.state import split_state
 from rl_training.core.types import Progress, UpdateResult
 from rl_training.experiment.checkpoints.format import manifest_hash
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback, TrainingContext
 
 pytestmark = pytest.mark.fault

@@ -32,7 +32,7 @@ import rl_training
 from rl_training.cli import load_config
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.format import manifest_hash, read_checkpoint
-from rl_training.experiment.start import resume
+from rl_training.experiment.resume import resume
 from rl_training.experiment.video import record_video
 from rl_training.runtime.trainer import Trainer
 from support.configs import tiny_config

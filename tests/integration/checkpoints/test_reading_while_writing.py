@@ -21,7 +21,8 @@ from rl_training.experiment.checkpoints import folders as checkpoint_folders
 from rl_training.experiment.checkpoints.folders import open_checkpoint, prune, restore_backups, write_pointer
 from rl_training.experiment.checkpoints.format import write_checkpoint
 from rl_training.experiment.files import refuse_special_files
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 
 pytestmark = pytest.mark.fault
 

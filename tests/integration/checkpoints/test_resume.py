@@ -19,7 +19,8 @@ from tiny_envs import AnySpaces, Lottery
 import rl_training
 from rl_training.core.errors import UserError
 from rl_training.envs.stepper import VectorStepper
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback
 from support.callbacks import StopAtUpdate
 from support.compared_runs import (

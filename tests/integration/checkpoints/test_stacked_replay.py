@@ -14,7 +14,8 @@ from rl_training.config import TrainConfig
 from rl_training.config.preprocessing import Frames
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.format import manifest_hash
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from support.callbacks import StopAtUpdate
 
 STACK, CHANNELS = 3, 2

@@ -20,7 +20,8 @@ from rl_training.cli import load_config
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.warm_start import FOLDER
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from support.callbacks import StopAtCollect
 from support.configs import CONTINUOUS
 

@@ -10,7 +10,8 @@ import pytest
 import rl_training
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.format import manifest_hash, read_checkpoint
-from rl_training.experiment.start import evaluate_checkpoint, resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import evaluate_checkpoint, train
 
 ENV_ID = "somebodys_envs:Somebodys-v0"
 MODULE = """

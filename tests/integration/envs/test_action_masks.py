@@ -20,7 +20,8 @@ from rl_training.core.seeding import EVALUATION_EPISODES
 from rl_training.envs.factory import make_env
 from rl_training.envs.tasks.locks import Locks
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.start import evaluate_checkpoint, resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import evaluate_checkpoint, train
 from rl_training.experiment.video import record_video
 from support.compared_runs import assert_same_run, crashed
 

@@ -12,7 +12,8 @@ from rl_training.envs.determinism import check_determinism
 from rl_training.envs.factory import make_env
 from rl_training.experiment.console import Console
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.experiment.video import record_video
 from support.callbacks import StopAtUpdate
 from support.compared_runs import assert_same_run, manifest, tensors

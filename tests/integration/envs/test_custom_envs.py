@@ -15,7 +15,8 @@ from rl_training.core.errors import UserError
 from rl_training.envs import make_vector_env
 from rl_training.envs.factory import make_env
 from rl_training.experiment.building import UserObjects
-from rl_training.experiment.start import evaluate_checkpoint, make_run_dir, resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import evaluate_checkpoint, make_run_dir, train
 from rl_training.experiment.video import record_video
 from rl_training.trainer import train_ppo
 

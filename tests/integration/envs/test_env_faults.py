@@ -16,7 +16,8 @@ from rl_training.core.errors import EnvironmentFault
 from rl_training.core.state import split_state
 from rl_training.experiment.checkpoints import tensor_files
 from rl_training.experiment.checkpoints.format import read_checkpoint
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 
 pytestmark = pytest.mark.fault
 

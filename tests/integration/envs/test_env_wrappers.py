@@ -16,7 +16,8 @@ from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.envs.factory import make_env, make_vector_env
 from rl_training.experiment.checkpoints.format import read_checkpoint
-from rl_training.experiment.start import evaluate_checkpoint, resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import evaluate_checkpoint, train
 from support.callbacks import StopAtCollect
 from support.fake_ale import FakeGame, fake_opencv
 

@@ -14,7 +14,8 @@ from rl_training.algorithms.sac import SACConfig
 from rl_training.algorithms.td3 import TD3Config
 from rl_training.config import TrainConfig
 from rl_training.core.seeding import set_generator_state
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.policies.noise import OrnsteinUhlenbeckNoise
 from support.callbacks import StopAtUpdate
 

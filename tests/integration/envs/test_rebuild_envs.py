@@ -14,7 +14,8 @@ from tiny_envs import Lottery
 from rl_training.config import load_config
 from rl_training.experiment.console import Console
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from support.callbacks import StopAtUpdate
 
 

@@ -8,7 +8,8 @@ import pytest
 from gymnasium import spaces
 
 from rl_training.envs.stepper_factory import probe_spec
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from support.callbacks import StopAtUpdate
 from support.compared_runs import assert_same_run, manifest
 

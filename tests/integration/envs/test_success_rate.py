@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rl_training.experiment.start import evaluate_checkpoint, resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import evaluate_checkpoint, train
 from rl_training.runtime.callbacks import StopAtSuccess
 from rl_training.runtime.metrics import RecentEpisodes
 from support.compared_runs import assert_same_run, crashed

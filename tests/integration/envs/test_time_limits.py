@@ -16,7 +16,8 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.envs.factory import make_env
 from rl_training.envs.stepper_factory import evaluation_stepper, training_stepper
-from rl_training.experiment.start import evaluate_checkpoint, resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import evaluate_checkpoint, train
 from support.callbacks import StopAtCollect
 
 

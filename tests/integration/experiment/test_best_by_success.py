@@ -7,7 +7,8 @@ import pytest
 from rl_training.core.errors import ConfigError
 from rl_training.core.types import Evaluation
 from rl_training.experiment import run as run_module
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Best, StopOnPlateau, StopTraining
 from support.callbacks import StopAtCollect
 

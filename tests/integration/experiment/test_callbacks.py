@@ -7,7 +7,8 @@ import pytest
 
 from rl_training.algorithms import PPO
 from rl_training.core.errors import UserError
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback, PauseTraining, StopOnPlateau, StopTraining
 
 

@@ -34,7 +34,8 @@ from rl_training.experiment.checkpoints import snapshot as snapshot_module
 from rl_training.experiment.checkpoints.format import manifest_hash
 from rl_training.experiment.checkpoints.locking import RunLock
 from rl_training.experiment.logs.sinks import WALL_CLOCK
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from support.callbacks import StopAtCollect
 from support.runs import paused_run
 

@@ -13,7 +13,8 @@ from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment.faults import forget_traceback, write_traceback
 from rl_training.experiment.logs import curves
 from rl_training.experiment.logs.rows import read_rows
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback
 from support.callbacks import StopAtCollect
 

@@ -20,7 +20,8 @@ from rl_training.experiment.faults import disk_fault, last_checkpoint_text
 from rl_training.experiment.files import write_text
 from rl_training.experiment.loading import load_agent
 from rl_training.experiment.logs import metadata
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback
 
 pytestmark = pytest.mark.fault

@@ -17,7 +17,8 @@ from rl_training.algorithms import ALGORITHMS, PPO
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.spaces.as_data import space_to_data
 from rl_training.experiment.checkpoints.format import manifest_hash
-from rl_training.experiment.start import evaluate_checkpoint, resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import evaluate_checkpoint, train
 from support.callbacks import StopAtUpdate
 
 MODULE = "from tiny_encoders import Plain\n\n\nclass Own(Plain):\n    pass\n"

@@ -11,7 +11,8 @@ from tiny_envs import AnySpaces
 import rl_training
 from rl_training.algorithms import ALGORITHMS
 from rl_training.experiment.logs.sinks import WALL_CLOCK
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from support.callbacks import StopAtUpdate
 from support.configs import CONTINUOUS
 

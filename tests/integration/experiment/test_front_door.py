@@ -142,7 +142,7 @@ class TestMistakes:
             PPO(lambda: env, **TINY).learn()
 
     def test_something_else(self):
-        with pytest.raises(UserError, match="env is a int; pass an id, or a function"):
+        with pytest.raises(UserError, match="env is 3; pass an id, or a function"):
             PPO(3)
 
 

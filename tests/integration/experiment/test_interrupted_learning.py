@@ -21,7 +21,8 @@ from rl_training.config import TrainConfig, load_config
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.format import read_checkpoint
-from rl_training.experiment.start import make_run_dir, resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import make_run_dir, train
 from rl_training.runtime.callbacks import Callback, StopTraining, TrainingContext
 
 

@@ -20,7 +20,8 @@ from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import ConfigError
 from rl_training.experiment import resources
 from rl_training.experiment.checkpoints.format import read_checkpoint
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback
 from support.runs import paused_run
 

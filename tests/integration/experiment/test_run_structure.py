@@ -16,7 +16,8 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.config import TrainConfig
 from rl_training.core.types import Progress
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback, PauseTraining
 
 SOURCE = Path(rl_training.__file__).parent

@@ -9,7 +9,8 @@ import pytest
 
 from rl_training.algorithms import PPO
 from rl_training.experiment.logs.sinks import WALL_CLOCK
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback, PauseTraining
 from rl_training.trainer import train_ppo
 

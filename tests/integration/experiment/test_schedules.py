@@ -10,7 +10,8 @@ import rl_training
 from rl_training.cli import load_config
 from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment.checkpoints.format import read_checkpoint
-from rl_training.experiment.start import evaluate_checkpoint, resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import evaluate_checkpoint, train
 from rl_training.runtime.callbacks import Callback, PauseTraining
 
 FUNCTION = "somebodys_schedules:stairs"

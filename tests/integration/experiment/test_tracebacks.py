@@ -13,7 +13,8 @@ from rl_training.core.errors import ConfigError, EnvironmentFault, RunFault, Use
 from rl_training.experiment.checkpoints import snapshot
 from rl_training.experiment.checkpoints.format import read_checkpoint
 from rl_training.experiment.loading import load_agent
-from rl_training.experiment.start import resume, train
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback
 from support.callbacks import StopAtCollect
 

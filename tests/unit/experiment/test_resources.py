@@ -11,6 +11,7 @@ from gymnasium import spaces
 from threadpoolctl import threadpool_info
 
 from rl_training.config import TrainConfig
+from rl_training.core import cpu
 from rl_training.core.errors import UserError
 from rl_training.core.types import EnvSpec
 from rl_training.experiment import resources
@@ -78,7 +79,7 @@ class TestCores:
     @pytest.fixture(autouse=True)
     def machine(self, monkeypatch, tmp_path):
         monkeypatch.setattr(resources.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-        monkeypatch.setattr(resources, "CGROUP_CPU", tmp_path / "cpu.max")
+        monkeypatch.setattr(cpu, "CGROUP_CPU", tmp_path / "cpu.max")
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
         self.quota = tmp_path / "cpu.max"
 

@@ -1,0 +1,192 @@
+"""Resume a run: what is checked before it continues, and how it continues from its newest intact checkpoint."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
+from rl_training.envs.factory import EnvFactory
+from rl_training.experiment.building import (
+    UserObjects,
+    custom_algorithm_name,
+)
+from rl_training.experiment.checkpoints.folders import find_checkpoint, restore_backups
+from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, write_checkpoint
+from rl_training.experiment.checkpoints.locking import RunLock
+from rl_training.experiment.checkpoints.replay import verify_replay
+from rl_training.experiment.checkpoints.snapshot import older_than
+from rl_training.experiment.checkpoints.trust import (
+    Permission,
+    refuse_foreign_encoder,
+    refuse_foreign_module,
+    refuse_missing_factory,
+    refuse_other_env,
+)
+from rl_training.experiment.checkpoints.warm_start import Learned
+from rl_training.experiment.console import Console
+from rl_training.experiment.files import refuse_special_files
+from rl_training.experiment.loading import check_algorithm
+from rl_training.experiment.logs.metadata import Metadata, differences, read_metadata, surroundings
+from rl_training.experiment.run import Run, TrainResult
+from rl_training.experiment.run_folder import (
+    Origin,
+    find_run_dir,
+    newest_checkpoint_or_none,
+    read_origin,
+)
+from rl_training.experiment.start import equipped
+from rl_training.models.encoders import EncoderClass
+from rl_training.runtime.callbacks import Callback
+
+
+def resume(
+    path: str | PathLike[str],
+    *,
+    total_timesteps: int | None = None,
+    max_time: float | None = None,
+    algorithm: type[Algorithm] | None = None,
+    factory: EnvFactory | None = None,
+    encoder: EncoderClass | None = None,
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+    arguments: Sequence[str] | None = None,
+    env_id: str | None = None,
+    trust_modules: bool = False,
+) -> TrainResult:
+    """Continue a run from its newest intact checkpoint, or from the checkpoint at `path`; later steps are repeated.
+
+    A run that was killed before its first checkpoint starts again from its config. `total_timesteps` extends a run;
+    schedules depend on the fraction of the budget, so this stretches them from here on. A module that another user's
+    run names is imported only if `env_id` repeats that name, or with `trust_modules`.
+    """
+    run_dir, console = find_run_dir(Path(path)), console or Console()
+    given = UserObjects(algorithm, factory, encoder)
+    refuse_special_files(run_dir)
+    with RunLock(run_dir):
+        restore_backups(run_dir / "checkpoints")
+        # a checkpoint asked for by name is used or refused
+        home = run_dir if Path(path).resolve() == run_dir.resolve() else None
+        checkpoint = newest_checkpoint_or_none(run_dir) if home else read_checkpoint(find_checkpoint(path))
+        own, previous = checkpoint or read_origin(run_dir), read_metadata(run_dir)
+        check_trust(checkpoint.path if checkpoint else run_dir, own, env_id, given, trusted=trust_modules)
+        extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
+        config = given.name_encoder(own.config.with_overrides(max_time=max_time, **extension))
+        if checkpoint is not None:
+            check_algorithm(checkpoint, given)
+            checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
+            if extension:
+                checkpoint = _extended(checkpoint, config)
+            warn_of_differences(checkpoint, config)
+        with equipped(config, factory) as (config, engine):
+            start = starting_checkpoint(own, run_dir, given) if isinstance(own, Origin) else checkpoint
+            run = Run(config, given, callbacks, console)
+            record = own.started_from if isinstance(own, Origin) else None
+            if record is not None and start is not None:
+                run.learned, start = Learned(start, record), None
+            start = run.build_parts(
+                engine.spec, start, own=checkpoint is not None, fall_back_in=home, notice=console.notice
+            )
+            metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments), record)
+            metadata.resumed(previous, start.progress.clock if start else 0)
+            return run.execute(run_dir, metadata, engine, start)
+
+
+def check_trust(
+    source: Path, own: Checkpoint | Origin, env_id: str | None, given: UserObjects, *, trusted: bool
+) -> None:
+    """Raise an error for another environment than the run's own, for a missing factory, and for untrusted imports."""
+    recorded, settings = own.config.env_id, own.config.algorithm
+    refuse_other_env(source, recorded, env_id)
+    refuse_missing_factory(source, recorded, needed=own.env_factory and given.factory is None)
+    allowed = trusted or env_id is not None or given.factory is not None
+    refuse_foreign_module(source, recorded, signed=own.signed, allowed=allowed)
+    known = {"signed": own.signed, "trusted": trusted, "given": given.encoder is not None}
+    refuse_foreign_encoder(source, settings.encoder, settings.encoder_kwargs, **known)
+    permission = Permission(source, own.signed or trusted)
+    permission.refuse_schedules(own.config)
+    permission.refuse_wrappers(own.config)
+
+
+def _unfinished(
+    run_dir: Path,
+    checkpoint: Checkpoint,
+    config: TrainConfig,
+    previous: dict[str, Any],
+    extended: bool,
+    home: Path | None,
+) -> Checkpoint:
+    """Raise an error if the run is finished, unless its last checkpoint is damaged: then return the one before it."""
+    end = _end_of(run_dir, checkpoint, config, previous, extended=extended)
+    if end is None:
+        return checkpoint
+    if home is not None:
+        try:
+            verify_replay(checkpoint.path, checkpoint.facts["replay"])
+        except UserError as damage:
+            return older_than(checkpoint, home, damage)
+    raise UserError(end)
+
+
+def _end_of(
+    run_dir: Path, checkpoint: Checkpoint, config: TrainConfig, previous: dict[str, Any], *, extended: bool
+) -> str | None:
+    """Return why there is nothing left to train; None if there is."""
+    progress, status = (
+        replace(checkpoint.progress, total_timesteps=config.total_timesteps),
+        previous.get("status"),
+    )
+    done, total, unit = progress.clock, progress.total, progress.unit
+    # a run killed in its last second still lacks its end, whatever its checkpoint says
+    if done >= total and status in ("finished", "stopped"):
+        return f"{run_dir} is finished ({done:,} of {total:,} {unit}); extend it with --total-timesteps N"
+    if extended and total < done:
+        return f"{run_dir} has already done {done:,} {unit}; use --total-timesteps {done} or more"
+    # the checkpoint knows of an extension that the metadata has not heard of yet
+    reason = checkpoint.state.get("trainer", {}).get("stop_reason", previous.get("stop_reason"))
+    if status == "stopped" and reason is not None and not extended:
+        return f"{run_dir} is finished ({reason}); to continue anyway, use --total-timesteps {total}"
+    return None
+
+
+def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:
+    """Write the new budget into the checkpoint at once, so that a crash cannot lose it; clear an early stop."""
+    state = checkpoint.state
+    if "trainer" in state:
+        state = state | {"trainer": state["trainer"] | {"stop_reason": None}}
+    extended = replace(checkpoint, config=config, state=state)
+    try:
+        write_checkpoint(
+            checkpoint.path,
+            config=config,
+            progress=extended.progress,
+            state=state,
+            facts=extended.facts,
+            signed=checkpoint.signed,
+        )
+    except OSError as error:
+        raise UserError(f"{checkpoint.path} cannot be written: {error.strerror}") from error
+    return extended
+
+
+def warn_of_differences(checkpoint: Checkpoint, config: TrainConfig) -> None:
+    """Warn if versions or the machine have changed since the checkpoint was written."""
+    for difference in differences(checkpoint.facts["surroundings"], surroundings(config)):
+        warnings.warn(f"{difference}: the resumed run may not be bit-for-bit identical", stacklevel=3)
+
+
+def starting_checkpoint(origin: Origin, run_dir: Path, given: UserObjects) -> Checkpoint | None:
+    """Return the checkpoint that a run without one of its own was started from, if any."""
+    if origin.algorithm is not None and origin.algorithm != custom_algorithm_name(origin.config, given):
+        name = origin.algorithm.rpartition(":")[2]
+        raise UserError(f"{run_dir} was started by {origin.algorithm}; use resume(path, algorithm={name})")
+    if origin.start_from is None:
+        return None
+    if not origin.signed:
+        raise UserError(f"{run_dir} has no checkpoint and is not signed by you; start it again")
+    return read_checkpoint(run_dir / origin.start_from)
