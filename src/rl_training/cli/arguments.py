@@ -16,7 +16,7 @@ from rl_training.config.env_wrappers import Wrappers, wrapper_texts
 from rl_training.config.field_docs import field_docs
 from rl_training.config.fields import coerce
 from rl_training.config.schedules import Schedule, schedule_text
-from rl_training.config.strict_yaml import StrictLoader
+from rl_training.config.strict_yaml import FORGED, StrictLoader
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.foreign_names import here_called
 
@@ -102,12 +102,9 @@ def arguments_of(
     found = []
     for name in items if names is None else names:
         item, kind = items[name], hints[name]
-        option = Option()
-        if get_origin(kind) is Annotated:
-            kind, option = get_args(kind)
+        kind, option = get_args(kind) if get_origin(kind) is Annotated else (kind, Option())
         default: Any = item.default if item.default_factory is MISSING else item.default_factory()
-        if values is not None and name in values:
-            default = values[name]
+        default = default if values is None else values.get(name, default)
         found.append(Argument(name, kind, option, default, config_class))
     return found
 
@@ -180,10 +177,8 @@ def _values_after(argument: Argument, words: list[str]) -> list[str]:
     """Take the values of a flag from the words that follow it."""
     if argument.kind is bool:
         return []
-    found = list[str]()
-    while (
-        words and not is_flag(words[0]) and (not found or (argument.is_list and not argument.option.repeated))
-    ):
+    found, many = list[str](), argument.is_list and not argument.option.repeated
+    while words and not is_flag(words[0]) and (many or not found):
         found.append(words.pop(0))
     return found
 
@@ -233,14 +228,7 @@ def _value(argument: Argument, given: list[str]) -> Any:
 def _yaml(text: str) -> Any:
     try:
         return yaml.load(text, Loader=StrictLoader)
-    except (
-        yaml.YAMLError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ):  # e.g. a forged date
+    except (yaml.YAMLError, *FORGED):
         return None
 
 

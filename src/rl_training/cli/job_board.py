@@ -10,13 +10,9 @@ from rl_training.experiment.console import duration
 from rl_training.lab.jobs import Board, JobState
 
 SECONDS_BETWEEN_LINES = 30.0
-WORDS = {
-    "waiting": "waits for another process that trains this run",
-    "training": "started",
-    "finished": "finished",
-    "failed": "FAILED",
-    "paused": "paused",
-}
+WAITING = "waits for another process that trains this run"
+WORDS = {"waiting": WAITING, "training": "started", "failed": "FAILED"}
+"""How a line calls a status, if not by its name."""
 SHOWN = 30
 """Rows of a live table; further jobs are counted."""
 
@@ -39,8 +35,8 @@ class PlainBoard(Board):
         details = [state.error] if state.error else _details(state)
         if state.status in ("waiting", "training"):
             details = [f"resumed after {state.steps:,} steps"] if state.steps else []
-        earlier = " earlier" if state.earlier else ""
-        print(printable(f"{state.job}: {', '.join([WORDS[state.status] + earlier, *details])}"), flush=True)
+        words = WORDS.get(state.status, state.status) + (" earlier" if state.earlier else "")
+        print(printable(f"{state.job}: {', '.join([words, *details])}"), flush=True)
 
     def show(self, states: Sequence[JobState]) -> None:
         """Print the running jobs, if half a minute has passed."""
@@ -93,7 +89,7 @@ def table_of(states: Sequence[JobState]) -> Any:
         left = "" if state.seconds_left is None else duration(state.seconds_left)
         status = f"{state.status}: {state.error}" if state.error else state.status
         if state.held and state.status == "waiting":
-            status = WORDS["waiting"]
+            status = WAITING
         evaluation = "" if state.evaluation is None else f"{state.evaluation:.1f}"
         table.add_row(escape(printable(state.job)), escape(printable(status)), steps, left, evaluation)
     if len(ranked) > SHOWN:

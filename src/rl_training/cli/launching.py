@@ -34,28 +34,22 @@ def run_jobs(
     launched = launch(jobs, folder, processes=processes, retry_failed=retry_failed, board=make_board())
     finished, failed = launched.having("finished"), launched.having("failed")
     earlier = sum(state.earlier for state in finished)
-    print(
-        f"{len(finished)} of {len(launched.states)} runs are finished"
-        + (f", {earlier} of them earlier" if earlier else "")
-    )
-    others = {
-        state.record["versions"].get("rl_training") for state in finished if state.earlier and state.record
-    }
-    if others - {__version__}:
-        print(f"note: some were trained by rl_training {', '.join(sorted(map(str, others - {__version__})))}")
+    of_them = f", {earlier} of them earlier" if earlier else ""
+    print(f"{len(finished)} of {len(launched.states)} runs are finished{of_them}")
+    before = [state.record for state in finished if state.earlier and state.record]
+    others = {str(record["versions"].get("rl_training")) for record in before} - {__version__}
+    if others:
+        print(f"note: some were trained by rl_training {', '.join(sorted(others))}")
     for state in failed:
         print(printable(f"failed: {state.job}: {state.error}"))
     if failed:
         print(printable(f"Retry failed runs with:\n  {retry or f'{again} --retry-failed'}"))
-    if launched.stopped_by is not None or launched.having("paused", "waiting"):
-        by = (
-            f"Stopped by {signal.Signals(launched.stopped_by).name}. "
-            if launched.stopped_by is not None
-            else ""
-        )
+    stopped_by = launched.stopped_by
+    if stopped_by is not None or launched.having("paused", "waiting"):
+        by = "" if stopped_by is None else f"Stopped by {signal.Signals(stopped_by).name}. "
         print(printable(f"{by}Resume every run from its checkpoint with:\n  {again}"), flush=True)
-    if launched.stopped_by is not None:
-        return launched, 128 + launched.stopped_by
+    if stopped_by is not None:
+        return launched, 128 + stopped_by
     return launched, 1 if failed else 0
 
 

@@ -3,15 +3,16 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rl_training.cli.arguments import Option, parse
 from rl_training.cli.commands import command_name
-from rl_training.cli.tables import age, either, number, print_json, print_table, size
+from rl_training.cli.tables import age, either, json_text, number, print_table, size
 from rl_training.core.errors import UserError, did_you_mean, printable
 from rl_training.experiment.records.compare import differences_of
 from rl_training.experiment.records.read import RunRecord
@@ -38,18 +39,9 @@ Status = Literal[
     "running", "finished", "stopped", "paused", "failed", "interrupted", "abandoned", "damaged", "not a run"
 ]
 Sort = Literal["age", "name", "algo", "env", "seed", "status", "step", "score", "best"]
-SORTS: dict[str, tuple[Callable[[RunRecord], Any], bool]] = {
-    "age": (lambda run: run.started, True),
-    "name": (lambda run: run.name, False),
-    "algo": (lambda run: run.algo, False),
-    "env": (lambda run: run.env_id, False),
-    "seed": (lambda run: run.seed, False),
-    "status": (lambda run: run.status, False),
-    "step": (lambda run: run.timesteps, True),
-    "score": (lambda run: run.score, True),
-    "best": (lambda run: run.best, True),
-}
-"""Sort keys, and whether the largest comes first."""
+ATTRIBUTES = {"age": "started", "env": "env_id", "step": "timesteps"}
+"""What the sort keys mean that are not the name of an attribute of `RunRecord`."""
+LARGEST_FIRST = ("age", "step", "score", "best")
 COLUMNS = ("run", "algo", "env", "seed", "status", "step / total", "score", "best", "age", "remark")
 NUMBERS = ("seed", "step / total", "score", "best", "age")
 
@@ -115,12 +107,11 @@ def run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(HELP, end="")
         return 0 if argv else 2
-    if argv[0] not in ACTIONS:
-        known = ", ".join(ACTIONS)
-        raise UserError(
-            f"unknown action '{argv[0]}'{did_you_mean(argv[0], ACTIONS) or f'; use one of {known}'}"
-        )
-    return ACTIONS[argv[0]](argv[1:])
+    actions = {"list": list_runs, "show": show_run, "diff": diff_runs, "rm": remove}
+    if argv[0] not in actions:
+        remedy = did_you_mean(argv[0], actions) or f"; use one of {', '.join(actions)}"
+        raise UserError(f"unknown action '{argv[0]}'{remedy}")
+    return actions[argv[0]](argv[1:])
 
 
 def list_runs(argv: list[str]) -> int:
@@ -130,47 +121,35 @@ def list_runs(argv: list[str]) -> int:
     chosen = found.where(algo=flags.algo, env_id=flags.env, status=flags.status, seed=flags.seed)
     records = _sorted(chosen, flags.sort, flags.reverse)
     if flags.json:
-        print_json([row_of(record) for record in records])
+        print(json_text([row_of(record) for record in records]))
         return 0
     places = printable(", ".join(flags.folders))
     if records:
-        remarks = any(record.problem for record in records)
-        columns = COLUMNS if remarks else COLUMNS[:-1]
+        columns = COLUMNS if any(record.problem for record in records) else COLUMNS[:-1]
         print_table(columns, [_cells(record)[: len(columns)] for record in records], NUMBERS)
     elif len(found):
         print(f"none of the {len(found)} folders in {places} fits")
     else:
         print(f"no runs in {places}")
-    half = sum(len(leftovers(Path(folder))) for folder in flags.folders)
-    if half:
-        print(
-            f"note: {half} run(s) in {places} are partially deleted; the next rm there completes it",
-            file=sys.stderr,
-        )
+    if half := sum(len(leftovers(Path(folder))) for folder in flags.folders):
+        note = f"note: {half} run(s) in {places} are partially deleted; the next rm there completes it"
+        print(note, file=sys.stderr)
     return 0
 
 
 def _sorted(runs: Runs, sort: str, reverse: bool) -> list[RunRecord]:
     """Return the runs in order; runs without a value come last."""
-    key, descending = SORTS[sort]
-    known = sorted((run for run in runs if key(run) is not None), key=key, reverse=descending != reverse)
+    key = attrgetter(ATTRIBUTES.get(sort, sort))
+    largest_first = (sort in LARGEST_FIRST) != reverse
+    known = sorted((run for run in runs if key(run) is not None), key=key, reverse=largest_first)
     return known + [run for run in runs if key(run) is None]
 
 
 def _cells(run: RunRecord) -> list[str]:
     steps = f"{number(run.timesteps, ',')} / {number(run.total_timesteps, ',')}" if run.is_run else "-"
-    return [
-        run.name,
-        either(run.algo),
-        either(run.env_id),
-        either(run.seed),
-        run.status,
-        steps,
-        number(run.score),
-        number(run.best),
-        age(run.started),
-        run.problem or "",
-    ]
+    texts = [either(value) for value in (run.algo, run.env_id, run.seed)]
+    scores = [number(value) for value in (run.score, run.best)]
+    return [run.name, *texts, run.status, steps, *scores, age(run.started), run.problem or ""]
 
 
 def show_run(argv: list[str]) -> int:
@@ -178,7 +157,7 @@ def show_run(argv: list[str]) -> int:
     flags = parse(Show, argv, "rl-training runs show")
     if not flags.runs:
         raise UserError(
-            "runs show needs a run: rl-training runs show runs/RUN; rl-training runs show --help tells more"
+            "runs show needs a run: rl-training runs show runs/RUN; rl-training runs show --help lists its flags"
         )
     if len(flags.runs) > 1:
         given = shlex.join(flags.runs)
@@ -191,7 +170,7 @@ def show_run(argv: list[str]) -> int:
 
     details = describe(record)
     if flags.json:
-        print_json(details)
+        print(json_text(details))
     else:
         print_page(record, details)
     return 0
@@ -205,30 +184,24 @@ def diff_runs(argv: list[str]) -> int:
     records = [run_at(path) for path in flags.runs]
     found = differences_of(records)
     if flags.json:
-        print_json({"runs": [str(record.path) for record in records], **found})
+        print(json_text({"runs": [str(record.path) for record in records], **found}))
         return 0
-    for record in [record for record in records if not record.config]:
-        print(printable(f"warning: the settings of {record.path} cannot be read"), file=sys.stderr)
+    for record in records:
+        if not record.config:
+            print(printable(f"warning: the settings of {record.path} cannot be read"), file=sys.stderr)
     if not found:
         print("no difference in settings, versions, commit, processor and results")
         return 0
     rows = [
-        [group, name, *(_short(value) for value in values)]
+        [group, name, *(f"{v:,.6g}" if isinstance(v, float) else either(v) for v in values)]
         for group, values_by_name in found.items()
         for name, values in values_by_name.items()
     ]
-    print_table(["", "", *_distinct(records)], rows)
-    return 0
-
-
-def _short(value: object) -> str:
-    return f"{value:,.6g}" if isinstance(value, float) else either(value)
-
-
-def _distinct(records: list[RunRecord]) -> list[str]:
-    """Return unique names, as runs in different folders may have the same one."""
     names = [record.path.resolve().name for record in records]
-    return names if len(set(names)) == len(names) else [str(record.path) for record in records]
+    if len(set(names)) < len(names):  # runs in different folders may have the same name
+        names = [str(record.path) for record in records]
+    print_table(["", "", *names], rows)
+    return 0
 
 
 def remove(argv: list[str]) -> int:
@@ -244,10 +217,10 @@ def remove(argv: list[str]) -> int:
         if not _agreed(records):
             print("nothing was deleted")
             return 0
-    others = {path: foreign_files(path) for path in paths}
+    deleted = [f"deleted {path}{_with(foreign_files(path))}" for path in paths]
     remove_runs(paths)
-    for path in paths:
-        print(printable(f"deleted {path}{_with(others[path])}"))
+    for line in deleted:
+        print(printable(line))
     return 0
 
 
@@ -268,31 +241,14 @@ def _agreed(records: list[RunRecord]) -> bool:
         return False
 
 
-ACTIONS: dict[str, Callable[[list[str]], int]] = {
-    "list": list_runs,
-    "show": show_run,
-    "diff": diff_runs,
-    "rm": remove,
-}
-
-
-WIDTH = 18
-
-
 def print_page(run: RunRecord, details: dict[str, Any]) -> None:
     """Print a run in detail."""
     for label, text in [*_state(run, details), *_origin(details)]:
-        _line(label, text)
-    _block(
-        "Settings that differ from the defaults",
-        [f"{k} = {v}" for k, v in details["changed_settings"].items()],
-    )
+        print(f"{label:<18}{printable(text)}")
+    changed = [f"{name} = {value}" for name, value in details["changed_settings"].items()]
+    _block("Settings that differ from the defaults", changed)
     _block("Checkpoints", list(_checkpoints(details)))
     _block("Next", [f"{command_name()} {words}" for words in _next(run, details)])
-
-
-def _line(label: str, text: object) -> None:
-    print(f"{label:<{WIDTH}}{printable(text)}")
 
 
 def _block(title: str, lines: list[str]) -> None:

@@ -11,15 +11,8 @@ from rl_training.core.errors import printable
 
 MAX_DRAWN = 500
 """Maximum number of rendered rows, as each takes a millisecond; longer tables are printed as plain lines."""
-STYLES = {
-    "running": "cyan",
-    "finished": "green",
-    "stopped": "green",
-    "failed": "red",
-    "damaged": "red",
-    "abandoned": "yellow",
-    "not a run": "dim",
-}
+STYLES = {"running": "cyan", "finished": "green", "stopped": "green", "failed": "red", "damaged": "red"}
+STYLES |= {"abandoned": "yellow", "not a run": "dim"}
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
@@ -50,13 +43,8 @@ def _draw(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[
     Console(highlight=False).print(table)
 
 
-def print_json(data: Any) -> None:
-    """Print data as strict JSON: NaN and infinities become null, dates become text."""
-    print(json_text(data))
-
-
 def json_text(data: Any) -> str:
-    """Return data as strict JSON."""
+    """Return data as strict JSON: NaN and infinities become null, dates become text."""
     return json.dumps(_strict(data), indent=1, default=str, allow_nan=False)
 
 

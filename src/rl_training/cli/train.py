@@ -1,17 +1,10 @@
 """`rl-training train`: flags and YAML to a config, the config to a run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from rl_training.cli.arguments import (
-    Argument,
-    Option,
-    arguments_of,
-    parse_values,
-    print_help,
-    wants_help,
-)
+from rl_training.cli.arguments import Argument, Option, arguments_of, parse_values, print_help, wants_help
 from rl_training.cli.commands import command_name
 from rl_training.config import TrainConfig, algorithm_config_class, known_algorithms, load_config
 from rl_training.config.preprocessing import SETTINGS_OF
@@ -89,7 +82,7 @@ def run(argv: list[str]) -> int:
     flags = Train(**parse_values(arguments_of(Train), argv[1:] if algo else argv, prog, rest))
     basis = _basis(flags)
     base = basis.config
-    chosen = algo or (base.algo if base is not None else None)
+    chosen = algo or (None if base is None else base.algo)
     if chosen is None and wants_help(rest):
         print(HELP.format(algorithms=", ".join(known_algorithms()), presets=len(presets())))
         chosen = "ppo"
@@ -140,14 +133,11 @@ def _setting_groups(algo: str, values: Mapping[str, Any]) -> dict[str, list[Argu
     config_class = algorithm_config_class(algo)
     assert config_class is not None
     groups = {name: arguments_of(TrainConfig, names, values) for name, names in RUN_GROUPS.items()}
-    hint = Option(hint="(unless a config names it)")
-    groups["run"] = [
-        replace(argument, option=hint) if argument.name == "env_id" and not values else argument
-        for argument in groups["run"]
-    ]
-    own = [item.name for item in fields(config_class)]
-    groups[f"{algo} settings"] = arguments_of(config_class, own, values.get("algorithm"))
-    return {"": arguments_of(Train), **groups}
+    if not values:
+        env_id, *others = groups["run"]
+        groups["run"] = [replace(env_id, option=Option(hint="(unless a config names it)")), *others]
+    own = arguments_of(config_class, values=values.get("algorithm"))
+    return {"": arguments_of(Train), **groups, f"{algo} settings": own}
 
 
 def _check_algorithm(chosen: str | None, basis: "Basis") -> None:
@@ -161,9 +151,9 @@ def _check_algorithm(chosen: str | None, basis: "Basis") -> None:
     if chosen not in known:
         raise UserError(f"unknown algorithm '{chosen}'{did_you_mean(chosen, known)}")
     if basis.config is not None and basis.config.algo != chosen:
+        what, kind = ("the config", "config") if basis.learned is None else (basis.learned.path, "run")
         raise UserError(
-            f"{basis.what} is for {basis.config.algo}, not for {chosen}; leave out '{chosen}' or use another "
-            f"{basis.kind}"
+            f"{what} is for {basis.config.algo}, not for {chosen}; leave out '{chosen}' or use another {kind}"
         )
 
 
@@ -176,16 +166,6 @@ class Basis:
     """The checkpoint to start from."""
     preset: str | None = None
     """The name of the config, which may be a preset's."""
-
-    @property
-    def kind(self) -> str:
-        """What messages call it."""
-        return "config" if self.learned is None else "run"
-
-    @property
-    def what(self) -> str:
-        """Which one it is."""
-        return "the config" if self.learned is None else str(self.learned.path)
 
 
 def _basis(flags: Train) -> Basis:

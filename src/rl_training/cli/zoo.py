@@ -8,14 +8,7 @@ from typing import Annotated
 
 from rl_training.cli.arguments import Option, parse
 from rl_training.cli.launch_flags import LaunchFlags, read_seeds
-from rl_training.config.presets import (
-    NEAR,
-    Preset,
-    known_as,
-    preset_name,
-    read_presets,
-    zoo_names,
-)
+from rl_training.config.presets import NEAR, Preset, known_as, preset_name, read_presets, zoo_names
 from rl_training.core.errors import UserError, did_you_mean, printable
 
 HELP = """usage: rl-training zoo list [--env WORDS] [--algo NAME] [--family NAME]

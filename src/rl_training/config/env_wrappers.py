@@ -15,11 +15,14 @@ FORMS = "use a list of module:Wrapper, or of {module:Wrapper: {argument: value}}
 
 def checked_wrappers(value: Any) -> tuple[str | dict[str, dict[str, Any]], ...]:
     """Return wrappers as they are saved, or raise ValueError with the remedy; a single one needs no list."""
-    entries = value if isinstance(value, list | tuple) else [value]
     found: list[str | dict[str, dict[str, Any]]] = []
-    for entry in entries:
-        parsed = _from_text(entry) if isinstance(entry, str) and entry.lstrip()[:1] in ("{", "[") else entry
-        found += [_checked(part) for part in (parsed if isinstance(parsed, list | tuple) else [parsed])]
+    for entry in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(entry, str) and entry.lstrip()[:1] in ("{", "["):
+            try:
+                entry = yaml.safe_load(entry)
+            except yaml.YAMLError:
+                raise ValueError(FORMS) from None
+        found += [_checked(part) for part in (entry if isinstance(entry, list | tuple) else [entry])]
     return tuple(found)
 
 
@@ -34,12 +37,8 @@ def wrapper_calls(wrappers: Wrappers) -> list[tuple[str, dict[str, Any]]]:
 
 def wrapper_texts(wrappers: Wrappers) -> tuple[str, ...]:
     """Return each wrapper as one text, as it is written on the command line."""
-    return tuple(
-        entry
-        if isinstance(entry, str)
-        else yaml.safe_dump(entry, default_flow_style=True, width=10**6).strip()
-        for entry in wrappers
-    )
+    flow: dict[str, Any] = {"default_flow_style": True, "width": 10**6}
+    return tuple(item if isinstance(item, str) else yaml.safe_dump(item, **flow).strip() for item in wrappers)
 
 
 def _checked(entry: Any) -> str | dict[str, dict[str, Any]]:
@@ -65,14 +64,6 @@ def _name(entry: Any) -> str:
         raise ValueError(f"write {module}:{wrapper}" if is_name(f"{module}:{wrapper}") else FORMS)
     if not callable(entry):
         raise ValueError(FORMS)
-    name = name_of(entry)
-    if name is None:
-        raise ValueError("it cannot be imported by name; define the wrapper at the top level of a module")
-    return name
-
-
-def _from_text(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ValueError(FORMS) from None
+    if (name := name_of(entry)) is not None:
+        return name
+    raise ValueError("it cannot be imported by name; define the wrapper at the top level of a module")

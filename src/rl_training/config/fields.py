@@ -32,10 +32,9 @@ class CheckedConfig:
                 object.__setattr__(self, item.name, coerce(value, hints[item.name]))
             except ValueError as error:
                 problems.append(f"{item.name} is {value!r}; {error}")
-                if item.default is not MISSING:  # so that the other checks can run and report their problems
-                    object.__setattr__(self, item.name, item.default)
-                elif item.default_factory is not MISSING:
-                    object.__setattr__(self, item.name, item.default_factory())
+                usual = item.default if item.default_factory is MISSING else item.default_factory()
+                if usual is not MISSING:  # so that the other checks can run and report their problems
+                    object.__setattr__(self, item.name, usual)
         return problems
 
     def not_positive(self, *names: str) -> list[str]:
@@ -86,9 +85,8 @@ def coerce(value: Any, annotation: Any) -> Any:
             return "on" if value else "off"
         if value in arguments and isinstance(value, str):
             return value
-        raise ValueError(
-            f"use one of {', '.join(map(str, arguments))}{did_you_mean(str(value), map(str, arguments))}"
-        )
+        words = [str(word) for word in arguments]
+        raise ValueError(f"use one of {', '.join(words)}{did_you_mean(str(value), words)}")
     if origin is tuple:
         if isinstance(value, list | tuple):
             return tuple(coerce(item, arguments[0]) for item in value)

@@ -13,7 +13,7 @@ NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a text has the form `module:name`.
+    """Return whether a text has the form `module:name`.
 
     >>> is_name("my_module:Part"), is_name("my_module.Part"), is_name("linear:0.1")
     (True, False, False)

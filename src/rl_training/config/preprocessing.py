@@ -50,11 +50,9 @@ def resolved_frames(
 
 def preprocessing_problems(config: CheckedConfig) -> list[str]:
     """Return one message per setting that is out of range, or that the chosen preprocessing does not use."""
-    chosen = {
-        item.name: getattr(config, item.name)
-        for item in fields(config)  # type: ignore[arg-type]  # always mixed into a dataclass
-        if item.name in SETTINGS_OF["atari"] and getattr(config, item.name) != item.default
-    }
+    usual = {item.name: item.default for item in fields(config)}  # type: ignore[arg-type]  # always mixed into a dataclass
+    values = {name: getattr(config, name) for name in SETTINGS_OF["atari"]}
+    chosen = {name: value for name, value in values.items() if value != usual[name]}
     kind: str = config.preprocessing  # type: ignore[attr-defined]  # the run's config has it
     problems = []
     for name, value in chosen.items():

@@ -20,8 +20,6 @@ SHORT = "short"
 """The name of a family's second manifest, if there is one: a short benchmark for a single core."""
 NEAR = 0.7
 """How similar a name must be to a preset's to be suggested, from 0 to 1."""
-
-
 NOT_MEASURED = "not measured"
 
 
@@ -143,16 +141,13 @@ def zoo_stem(name: str) -> str:
 
 def read_presets() -> list[Preset]:
     """Return all presets; reads plain YAML and imports nothing heavy."""
-    return [_read(name, path) for name, path in presets().items()]
-
-
-def _read(name: str, path: Path) -> Preset:
     # the C parser, if available, reads eighty files in forty milliseconds; `load_config` reads strictly
-    data = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    about = about_of(data, name)
-    return Preset(
-        name, path, data["algo"], data["env_id"], data.get("env_kwargs", {}), data["total_timesteps"], about
-    )
+    loader, found = getattr(yaml, "CSafeLoader", yaml.SafeLoader), []
+    for name, path in presets().items():
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        task = data["algo"], data["env_id"], data.get("env_kwargs", {}), data["total_timesteps"]
+        found.append(Preset(name, path, *task, about_of(data, name)))
+    return found
 
 
 def shipped(name: str) -> list[Path]:
@@ -166,15 +161,12 @@ def about_of(data: Mapping[str, Any], source: str) -> About:
     given = data.get("about", {})
     if not isinstance(given, Mapping):
         raise ConfigError([f"about is {given!r}; use a map of texts, such as 'summary: …'"], source)
-    known = [item.name for item in fields(About)]
-    problems = [
-        f"unknown key 'about.{key}'{did_you_mean(str(key), known)}" for key in given if key not in known
-    ]
-    problems += [
-        f"about.{key} is {value!r}; use text"
-        for key, value in given.items()
-        if key in known and not isinstance(value, str | int | float)
-    ]
+    known, problems = [item.name for item in fields(About)], []
+    for key, value in given.items():
+        if key not in known:
+            problems.append(f"unknown key 'about.{key}'{did_you_mean(str(key), known)}")
+        elif not isinstance(value, str | int | float):
+            problems.append(f"about.{key} is {value!r}; use text")
     if problems:
         raise ConfigError(problems, source)
     return About(**{key: str(value) for key, value in given.items()})

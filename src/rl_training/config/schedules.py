@@ -48,14 +48,14 @@ def scheduled(initial: float, schedule: Schedule, fraction: float) -> float:
 def checked_schedule(value: Any) -> str | Points:
     """Return a schedule as it is saved, or raise ValueError with the remedy."""
     if callable(value):
-        name = name_of(value)
-        if name is None:
-            raise ValueError(
-                "it cannot be imported by name; define the function at the top level of a module"
-            )
-        return name
+        if (name := name_of(value)) is not None:
+            return name
+        raise ValueError("it cannot be imported by name; define the function at the top level of a module")
     if isinstance(value, str) and value.lstrip().startswith("["):
-        value = _from_text(value)
+        try:
+            value = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError("write it as [[0, 1], [0.5, 0.1]]") from None
     if isinstance(value, list | tuple):
         return _checked_points(value)
     if not isinstance(value, str):
@@ -126,8 +126,9 @@ class ScheduledSetting:
         except (TypeError, ValueError, OverflowError):
             factor = math.nan
         if not 0.0 <= factor < math.inf:
-            return 0.0, (
-                f"{begin} returned {said!r} at fraction {fraction:g}; it must return a finite number ≥ 0"
+            return (
+                0.0,
+                f"{begin} returned {said!r} at fraction {fraction:g}; it must return a finite number ≥ 0",
             )
         return factor, None
 
@@ -140,13 +141,8 @@ def _factor(schedule: str | Points) -> Callable[[float], float]:
     if name == "linear":
         return lambda fraction: (1.0 - fraction) + final * fraction
     if name == "cosine":
-        return lambda fraction: _fallen(0.5 * (1.0 + math.cos(math.pi * fraction)), final)
+        return lambda fraction: (part := 0.5 * (1.0 + math.cos(math.pi * fraction))) + final * (1.0 - part)
     return lambda fraction: 1.0
-
-
-def _fallen(part: float, final: float) -> float:
-    """Return the value between 1, for `part` 1, and `final`, for `part` 0."""
-    return part + final * (1.0 - part)
 
 
 def _piecewise(points: Points) -> Callable[[float], float]:
@@ -160,13 +156,6 @@ def _piecewise(points: Points) -> Callable[[float], float]:
         return interpolated(factors[after - 1], factors[after], (fraction - begin) / (end - begin))
 
     return factor
-
-
-def _from_text(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise ValueError("write it as [[0, 1], [0.5, 0.1]]") from None
 
 
 def _checked_points(value: Sequence[Any]) -> Points:

@@ -9,6 +9,8 @@ import yaml
 from rl_training.core.errors import UserError
 
 MAX_BYTES = 1 << 20
+FORGED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What PyYAML raises for forged tags, numbers and dates."""
 
 
 def read_yaml(file: Path, name: object, example: str = "algo: ppo") -> dict[str, Any]:
@@ -23,8 +25,7 @@ def read_yaml(file: Path, name: object, example: str = "algo: ppo") -> dict[str,
         raise UserError(f"{name} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{name} cannot be read: {error}; save it as UTF-8") from error
-    # forged tags and numbers
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except FORGED as error:
         raise UserError(f"{name} is not valid YAML: {type(error).__name__}: {error}") from error
     if not isinstance(data, dict):
         held = "is empty" if data is None else f"holds {type(data).__name__}, not a map"

@@ -193,12 +193,10 @@ class TrainConfig(CheckedConfig):
         if "\0" in self.output_dir:
             found.append(f"output_dir is {self.output_dir!r}; a path cannot contain the character \\0")
         if self.preprocessing == "atari" and self.algorithm.image_channels != "auto":
-            found.append(
-                "image_channels is given, but preprocessing 'atari' makes its own frames; leave it out"
-            )
-        return (
-            found + env_problems(self) + preprocessing_problems(self) + self.algorithm.problems(self.num_envs)
-        )
+            problem = "image_channels is given, but preprocessing 'atari' makes its own frames; leave it out"
+            found.append(problem)
+        found += env_problems(self) + preprocessing_problems(self)
+        return found + self.algorithm.problems(self.num_envs)
 
     @property
     def frames(self) -> Frames:
@@ -214,11 +212,8 @@ class TrainConfig(CheckedConfig):
         """Return a copy with settings of the run or of the algorithm replaced; all problems are reported at once."""
         own = {item.name for item in fields(self)}
         inner = {item.name for item in fields(self.algorithm)}
-        problems = [
-            f"unknown setting '{name}'{did_you_mean(name, own | inner)}"
-            for name in overrides
-            if name not in own | inner
-        ]
+        unknown = [name for name in overrides if name not in own | inner]
+        problems = [f"unknown setting '{name}'{did_you_mean(name, own | inner)}" for name in unknown]
         changes = {name: value for name, value in overrides.items() if name in own}
         inner_changes = {name: overrides[name] for name in overrides if name in inner - own}
         if inner_changes:
@@ -250,14 +245,9 @@ class TrainConfig(CheckedConfig):
         usual = TrainConfig(algo=self.algo, env_id=self.env_id).to_dict()
         given = self.to_dict() | ({"use_action_masks": "auto"} if self.use_action_masks == "on" else {})
         inner, usual_inner = given.pop("algorithm"), usual.pop("algorithm")
-        chosen = {
-            "algo": self.algo,
-            "env_id": self.env_id,
-            **{
-                key: given[key] for key in given if key not in NOT_IN_FINGERPRINT and given[key] != usual[key]
-            },
-            "algorithm": {key: inner[key] for key in inner if inner[key] != usual_inner[key]},
-        }
+        changed = {key for key in given if key not in NOT_IN_FINGERPRINT and given[key] != usual[key]}
+        chosen = {key: given[key] for key in changed | {"algo", "env_id"}}
+        chosen["algorithm"] = {key: inner[key] for key in inner if inner[key] != usual_inner[key]}
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -282,12 +272,11 @@ def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> 
         values["algorithm"], wrong = _with_settings(config_class(), known)
         problems += [f"algorithm.{problem}" for problem in wrong]
     problems += [f"key '{name}' is missing" for name in ("algo", "env_id") if name not in values]
-    config = None
     try:
         config = TrainConfig(**{"algo": "ppo", "env_id": "missing"} | values)
     except ConfigError as error:
         problems += error.problems
-    if problems or config is None:
+    if problems:
         raise ConfigError(problems, source)
     return config
 
@@ -345,9 +334,7 @@ def env_problems(config: Any) -> list[str]:
     if not is_plain(plain(config.env_kwargs)):
         found.append(f"env_kwargs cannot be saved as they are; use {PLAIN}")
     if config.env_timeout > 10**8:
-        found.append(
-            f"env_timeout is {config.env_timeout:g}; use at most {10**8:,} seconds, which is three years"
-        )
+        found.append(f"env_timeout is {config.env_timeout:g}; use at most {10**8:,} seconds, three years")
     if config.max_episode_steps is not None:
         found += config.not_positive("max_episode_steps")
         if "max_episode_steps" in config.env_kwargs:

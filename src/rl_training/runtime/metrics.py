@@ -9,10 +9,7 @@ from torch import Tensor
 
 from rl_training.core.types import EpisodeStats, Metrics, State
 
-LOGGED_NAMES = {
-    "policy_loss": "train/policy_gradient_loss",
-    "exploration_rate": "rollout/exploration_rate",
-}
+LOGGED_NAMES = {"policy_loss": "train/policy_gradient_loss", "exploration_rate": "rollout/exploration_rate"}
 """Metrics whose name in the log differs from `train/<name>`."""
 
 

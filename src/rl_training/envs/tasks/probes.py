@@ -192,10 +192,7 @@ class NestedDictTarget(ProbeEnv):
         left, right = (int(bit) for bit in self.np_random.integers(2, size=2))
         noise = self.np_random.uniform(-1, 1, (2, 1)).astype(np.float32)
         self.wanted = left ^ right
-        return {
-            "left": {"bit": left, "noise": noise[0]},
-            "right": (np.array([right], np.int8), noise[1]),
-        }
+        return {"left": {"bit": left, "noise": noise[0]}, "right": (np.array([right], np.int8), noise[1])}
 
     def reward(self, action: Any) -> float:
         """Compare with the exclusive or."""
