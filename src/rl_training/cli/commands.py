@@ -1,12 +1,8 @@
 """The commands of `rl-training`. Imports nothing heavy until one is chosen."""
 
-import contextlib
-import errno
 import importlib
 import os
-import shutil
 import sys
-from pathlib import Path
 
 COMMANDS = {
     "train": ("rl_training.cli.train", "train an agent from a config or from flags"),
@@ -18,8 +14,6 @@ COMMANDS = {
     "runs": ("rl_training.cli.runs", "list, show, compare and delete runs"),
     "export-results": ("rl_training.cli.export_results", "write the results of many runs as CSV or JSON"),
 }
-
-NO_ROOM = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 
 HELP = f"""usage: rl-training COMMAND [options]
 
@@ -58,55 +52,18 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def _run(command: str, arguments: list[str], debug: bool) -> int:
-    from rl_training.core.errors import Interrupted, RunFault, UserError, did_you_mean, printable
+    from rl_training.cli.exit_codes import exit_code_of
+    from rl_training.cli.plain_warnings import plain_warnings
+    from rl_training.core.errors import UserError, did_you_mean
 
-    if command not in COMMANDS:
-        unknown = UserError(f"unknown command '{command}'{did_you_mean(command, COMMANDS)}")
-        return _report(unknown, 2, debug)
-    try:
-        from rl_training.cli.plain_warnings import plain_warnings
-
+    def call() -> int:
+        if command not in COMMANDS:
+            raise UserError(f"unknown command '{command}'{did_you_mean(command, COMMANDS)}")
         with plain_warnings():
             code: int = importlib.import_module(COMMANDS[command][0]).run(arguments)
-        sys.stdout.flush()
         return code
-    except UserError as error:
-        return _report(error, 2, debug)
-    except RunFault as error:
-        return _report(error, 1, debug)
-    except Interrupted as interrupted:
-        command = f"{command_name()} resume {interrupted.run_dir}"
-        print(printable(f"\n{interrupted}. Resume it with:\n  {command}"), file=sys.stderr)
-        return interrupted.code
-    except KeyboardInterrupt as stop:
-        print(printable(stop) if str(stop) else "interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output has exited, as in `| head`
-        # so that the last flush does not raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except Exception as error:
-        return _report_unexpected(error, debug)
 
-
-def _report_unexpected(error: Exception, debug: bool) -> int:
-    """Report an unexpected exception; lack of memory and a full disk get their own messages."""
-    from rl_training.core.errors import NO_MEMORY, UserError, is_out_of_memory, text_of
-
-    if is_out_of_memory(error):
-        refused = UserError(NO_MEMORY)
-        refused.__cause__ = error
-        return _report(refused, 2, debug)
-    if isinstance(error, OSError) and error.filename is None and error.errno in NO_ROOM:
-        # of the standard output, as errors of files have a file name
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        error = OSError(f"the standard output cannot be written: {error.strerror}")
-        return _report(error, 1, debug)
-    if not debug:
-        error = RuntimeError(
-            f"{type(error).__name__}: {text_of(error)} (run again with --debug for the traceback)"
-        )
-    return _report(error, 1, debug)
+    return exit_code_of(call, debug=debug)
 
 
 def _prepare_streams() -> None:
@@ -121,24 +78,3 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-
-
-def command_name() -> str:
-    """Return how to call this command from here, whether or not it is on the path."""
-    called = Path(sys.argv[0])
-    if called.name != "rl-training":
-        return "python -m rl_training.cli"
-    return "rl-training" if shutil.which("rl-training") else os.path.relpath(called)
-
-
-def _report(error: Exception, code: int, debug: bool) -> int:
-    from rl_training.core.errors import printable
-
-    text = f"error: {printable(error)}\n"
-    if debug:
-        import traceback
-
-        text = printable("".join(traceback.format_exception(error)))
-    with contextlib.suppress(OSError):  # the error stream itself is broken
-        print(text, end="", file=sys.stderr, flush=True)
-    return code

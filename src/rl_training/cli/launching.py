@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_training.cli.commands import command_name
+from rl_training.cli.exit_codes import command_name
 from rl_training.cli.job_board import make_board
 from rl_training.config import load_config
 from rl_training.config.presets import presets, zoo_stem

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rl_training.cli.arguments import Option, parse
-from rl_training.cli.commands import command_name
+from rl_training.cli.exit_codes import command_name
 from rl_training.cli.tables import age, either, json_text, number, print_table, size
 from rl_training.core.errors import UserError, did_you_mean, printable
 from rl_training.experiment.records.compare import differences_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from rl_training.cli.arguments import Argument, Option, arguments_of, parse_values, print_help, wants_help
-from rl_training.cli.commands import command_name
+from rl_training.cli.exit_codes import command_name
 from rl_training.config import TrainConfig, algorithm_config_class, known_algorithms, load_config
 from rl_training.config.preprocessing import SETTINGS_OF
 from rl_training.config.presets import preset_name, presets

@@ -26,7 +26,8 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Preprocesses an ALE environment that steps single frames; observations are [K * C, H, W].
 
     An action is repeated for `frame_skip` frames. The observation is the pixelwise maximum of the last two frames, also
-    if the game ends within a skip. Rewards are not changed; training clips them later.
+    if the game ends within a skip. Rewards are not changed: for training `envs/stepper.py` takes
+    their sign, if `clip_reward` is set.
 
     A lost life sets `cut_bootstrap` in `info` and resets nothing. With `fire_reset` the next step presses FIRE,
     whatever the policy chose: many games wait for it, and a greedy policy that has not learned it would wait forever.
