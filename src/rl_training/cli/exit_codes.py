@@ -1,4 +1,4 @@
-"""From errors to messages and exit codes: 0 done or paused, 1 fault during a run, 2 bad input, 128 + number of a signal."""
+"""From errors to messages and exit codes: 0 done or paused, 1 fault during a run, 2 bad input, 128 + signal number."""
 
 import contextlib
 import errno
