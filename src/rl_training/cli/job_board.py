@@ -29,7 +29,6 @@ class PlainBoard(Board):
         self._last = time.monotonic()
 
     def event(self, state: JobState) -> None:
-        """Print the event."""
         if state.earlier and state.status == "finished":
             return  # there may be many; they are counted at the end
         details = [state.error] if state.error else _details(state)
@@ -62,7 +61,6 @@ class LiveBoard(Board):
         self._shown = 0.0
 
     def show(self, states: Sequence[JobState]) -> None:
-        """Update the table."""
         if time.monotonic() >= self._shown + 1.0:
             self._shown = time.monotonic()
             self._live.start()

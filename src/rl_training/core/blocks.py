@@ -18,7 +18,7 @@ class Block:
     """T steps of the N rows of a group; columns [T, N, ...] unless noted. The names are those of the step records."""
 
     obs: ObsArray
-    """[T + 1, N, ...]: what the policy saw before each step, and after the last one."""
+    """[T + 1, N, ...]: the observations before each step, and after the last one."""
     final_obs: ObsArray
     """[K, ...]: the true last observations of the K rows in which an episode ended, ordered by step and row."""
     action: Array
@@ -36,7 +36,6 @@ class Block:
 
     @property
     def num_steps(self) -> int:
-        """The number of steps T."""
         return len(self.signal)
 
     def steps(self) -> Iterator[tuple[ObsArray, ActArrays, StepArrays]]:
@@ -81,16 +80,8 @@ def joined_blocks(blocks: Sequence[Block]) -> Block:
     ended = np.concatenate([block.ended for block in blocks], axis=1)
     place = (np.cumsum(ended.ravel()) - 1).reshape(ended.shape)  # where the final observation of a row goes
     bounds = np.cumsum([0, *(block.ended.shape[1] for block in blocks)])
-    places = np.concatenate(
-        [
-            place[:, low:high][block.ended]
-            for block, low, high in zip(blocks, bounds, bounds[1:], strict=False)
-        ]
-    )
-    order = np.argsort(places)
-
-    def side_by_side(name: str) -> Array:
-        return np.concatenate([getattr(block, name) for block in blocks], axis=1)
+    groups = zip(blocks, bounds, bounds[1:], strict=False)
+    order = np.argsort(np.concatenate([place[:, low:high][block.ended] for block, low, high in groups]))
 
     obs = [dict(leaves(block.obs)) for block in blocks]
     final = [dict(leaves(block.final_obs)) for block in blocks]
@@ -98,10 +89,10 @@ def joined_blocks(blocks: Sequence[Block]) -> Block:
         obs=joined({key: np.concatenate([each[key] for each in obs], axis=1) for key in obs[0]}),
         final_obs=joined({key: np.concatenate([each[key] for each in final])[order] for key in final[0]}),
         extra={
-            name: np.concatenate([block.extra[name] for block in blocks], axis=1) for name in blocks[0].extra
+            name: np.concatenate([each.extra[name] for each in blocks], axis=1) for name in blocks[0].extra
         },
         last_value=np.concatenate([block.last_value for block in blocks]),
-        **{name: side_by_side(name) for name in COLUMNS},
+        **{name: np.concatenate([getattr(each, name) for each in blocks], axis=1) for name in COLUMNS},
     )
 
 

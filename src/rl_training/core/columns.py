@@ -1,4 +1,4 @@
-"""What is stored per step is declared once: a name, a shape and a type. Buffers are columns over leading dimensions."""
+"""Columns: the quantities that are stored per step, each declared once by name, shape and type."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Allocator: TypeAlias = Callable[[tuple[int, ...], Any], Array]
 
 @dataclass(frozen=True)
 class Column:
-    """One quantity per row; without a type it is a number in torch's default one."""
+    """One quantity per row; the default type is torch's default floating type."""
 
     name: str
     shape: tuple[int, ...] = ()
@@ -24,13 +24,12 @@ class Column:
 
     @property
     def type(self) -> np.dtype[Any]:
-        """The NumPy type it is kept in."""
+        """Its NumPy type."""
         kept: np.dtype[Any] = np.dtype(float_dtype() if self.dtype is None else self.dtype)
         return kept
 
     @property
     def row_bytes(self) -> int:
-        """Memory of one row."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.type.itemsize
 
 
@@ -48,7 +47,7 @@ def observation_columns(space: Space[Any], kind: str = "obs") -> dict[str, Colum
 
 
 def shaped_columns(shapes: Any, dtypes: Any, kind: str = "obs") -> dict[str, Column]:
-    """Return the same for a plain shape, or for mappings of shapes and types by key."""
+    """Return the columns for a plain shape, or for mappings of shapes and types by key."""
     by_key = shapes if isinstance(shapes, Mapping) else {"": shapes}
     types = dtypes if isinstance(dtypes, Mapping) else {"": dtypes}
     return {key: Column(field_name(kind, key), tuple(shape), types.get(key)) for key, shape in by_key.items()}

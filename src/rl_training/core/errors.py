@@ -1,4 +1,4 @@
-"""What can go wrong, by who can mend it: the user before a run (exit 2) or nobody during one (exit 1)."""
+"""Errors of the user before a run (exit code 2), faults during a run (exit code 1), and the text of messages."""
 
 import signal
 import traceback
@@ -14,15 +14,12 @@ NO_MEMORY = (
     "(ulimit -v)"
 )
 OUT_OF_MEMORY = (
-    "can't allocate memory",
-    "cannot allocate memory",
-    "failed to map segment",
-    "can't start new thread",
-)
+    "can't allocate memory", "cannot allocate memory", "failed to map segment", "can't start new thread",
+)  # fmt: skip
 
 
 def printable(text: object) -> str:
-    """Return a text whose escape sequences a terminal does not obey; lines stay lines."""
+    """Return a text without control characters, which a terminal would interpret; line breaks are kept."""
     said = str(text)
     if said.isprintable():
         return said
@@ -30,21 +27,21 @@ def printable(text: object) -> str:
 
 
 def readable(message: object) -> str:
-    """Return a message that fits a terminal: what a hostile file says in it is neither obeyed nor endless."""
+    """Return a message as one line of limited length without control characters, as it may quote untrusted files."""
     text = printable(" ".join(str(message).split()))
     return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}…"
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an exception says; one of somebody else may raise another when it is asked."""
+    """Return the text of an exception; the `__str__` of a user's exception may raise."""
     try:
         return str(error)
     except Exception as problem:
-        return f"(its text cannot be had: {type(problem).__name__})"
+        return f"(error text unavailable: {type(problem).__name__})"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether memory was short, which Python, torch and the loader of libraries say in different ways."""
+    """Return whether memory was short, which Python, torch and the loader of libraries report in different ways."""
     if isinstance(error, MemoryError):
         return True
     said = text_of(error).lower() if isinstance(error, RuntimeError | ImportError | OSError) else ""
@@ -52,26 +49,26 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an exception says; of one without a word, such as a bare assertion, the line that raised it."""
+    """Return the text of an exception; of one without text, such as a bare assertion, the line that raised it."""
     if text := text_of(error).strip():
         return text
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
-        return "without a word"
+        return "no message"
     last = frames[-1]
     file = "/".join(Path(last.filename).parts[-3:])
-    return f"without a word, by '{last.line}' in {file}, line {last.lineno}"
+    return f"no message; raised by '{last.line}' in {file}, line {last.lineno}"
 
 
 class UserError(Exception):
-    """Bad input: one sentence that names the culprit and the remedy. The command line exits with 2."""
+    """Bad input: the message names the culprit and the remedy. The command line exits with 2."""
 
     def __init__(self, message: object) -> None:
         super().__init__(readable(message))
 
 
 class ConfigError(UserError):
-    """Every problem of a configuration at once."""
+    """All problems of a configuration."""
 
     def __init__(self, problems: Iterable[str], source: str = "configuration") -> None:
         self.problems = [readable(problem) for problem in problems]
@@ -82,7 +79,7 @@ class ConfigError(UserError):
 
 
 class RunFault(Exception):
-    """A fault during a run: names where and what. The command line exits with 1; the last checkpoint is intact."""
+    """A fault during a run. The command line exits with 1; the last checkpoint is intact."""
 
     def __init__(self, message: object) -> None:
         super().__init__(readable(message))
@@ -94,29 +91,28 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, signum: int, run_dir: Path, timesteps: int, checkpoint: Path | None) -> None:
         self.signum, self.run_dir, self.timesteps = signum, run_dir, timesteps
         self.code = 128 + signum
-        kept = f"checkpoint: {checkpoint}" if checkpoint else "no step was made yet"
+        kept = f"checkpoint: {checkpoint}" if checkpoint else "no checkpoint yet"
         super().__init__(f"stopped by {signal.Signals(signum).name} at {timesteps:,} steps; {kept}")
 
 
 class EnvironmentFault(RunFault):
-    """An environment raised, or said something that is not a finite number.
+    """An environment raised an error, or returned an invalid result.
 
-    Takes one message, so that it survives the trip from a worker process, which rebuilds it from its text.
+    Takes one message, because an exception from a worker process is rebuilt from its text.
     """
 
     worker_traceback: str | None = None
-    """Where in the environment's code it happened, if that was in another process: the exception itself cannot tell."""
+    """The traceback in the worker process, if it was raised in one."""
 
 
 def did_you_mean(name: str, known: Iterable[str], *, nearness: float = 0.5) -> str:
     """Return `; did you mean 'x'?` for the nearest known name, or an empty string.
 
-    A name that another library has for it comes before one that is spelled alike. `nearness` is the share of letters
-    that must agree: more where names are long or have parts in common.
+    The name that another library uses takes precedence over a similar spelling. `nearness` is the share of letters that
+    must agree: higher where names are long or have parts in common.
     """
     known = list(known)
-    other = here_called(name)
-    if other in known:
+    if (other := here_called(name)) in known:
         return f"; here it is called '{other}'"
     close = get_close_matches(name, known, n=1, cutoff=nearness)
     return f"; did you mean '{close[0]}'?" if close else ""

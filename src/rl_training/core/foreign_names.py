@@ -1,4 +1,4 @@
-"""Names that users of other libraries type, and what the same is called here."""
+"""Names of settings in other libraries, and their names here."""
 
 OTHER_NAMES = {
     "lr": "learning_rate",
@@ -58,5 +58,5 @@ OTHER_NAMES = {
 
 
 def here_called(name: str) -> str | None:
-    """Return what a name of another library is here; None if it is not known."""
+    """Return our name for a setting of another library; None if it is not known."""
     return OTHER_NAMES.get(name.strip("-").replace("-", "_").lower())

@@ -39,7 +39,6 @@ class Rows:
         return len(self.envs)
 
     def of(self, envs: Iterable[int]) -> list[int]:
-        """Return the rows of these environments."""
         return [row for env in envs for row in self._of[env]]
 
     def spread(self, by_env: Array) -> Array:

@@ -14,22 +14,14 @@ import torch
 
 from rl_training.core.types import State
 
-EPISODES = 0
-EVALUATION_EPISODES = 1
-ACTIONS = 2
-MINIBATCHES = 3
-EVALUATION_ACTIONS = 4
-ACTION_SPACES = 5
-NATIVE_RESUMES = 6
-REPLAY = 7
-UPDATE_NOISE = 8
-HISTORY_CHECK = 9
+EPISODES, EVALUATION_EPISODES, ACTIONS, MINIBATCHES, EVALUATION_ACTIONS = range(5)
+ACTION_SPACES, NATIVE_RESUMES, REPLAY, UPDATE_NOISE, HISTORY_CHECK = range(5, 10)
 
 EPISODE_BLOCK = 64
 
 
 def derived_seed(seed: int, *stream: int) -> int:
-    """Return a 32-bit seed that depends on the root seed and the stream's numbers alone."""
+    """Return a 32-bit seed that depends only on the root seed and the numbers of the stream."""
     return int(np.random.SeedSequence(seed, spawn_key=stream).generate_state(1)[0])
 
 
@@ -40,7 +32,7 @@ def episode_seed(seed: int, env_index: int, episode: int, stream: int = EPISODES
 
 @lru_cache(maxsize=1024)
 def _episode_seeds(seed: int, *stream: int) -> list[int]:
-    """Return the seeds of a block of episodes: making one costs as much as making all, and as much as a reset."""
+    """Return the seeds of a block of episodes, which takes as long as for a single one."""
     words = np.random.SeedSequence(seed, spawn_key=stream).generate_state(EPISODE_BLOCK)
     return [int(word) for word in words]
 
@@ -95,7 +87,7 @@ def set_global_generators(state: State) -> None:
 
 @contextlib.contextmanager
 def callers_generators_kept() -> Iterator[None]:
-    """Give the caller the generators back as they were."""
+    """Restore the global generators of the caller at the end."""
     before = global_generators()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Declared state: whoever has something to save names its owners once; saving, restoring and checking follow from that.
+"""Declared state: a component names the owners of its state once; saving, restoring and checking follow from that.
 
 An owner is a module, an optimizer or anything else with `state_dict` and `load_state_dict`, a random generator, a
 tensor, or a `Counter`. Its name is a path such as `learner/noise_rng`; the first part is the file it is saved in.
@@ -51,8 +51,7 @@ def scatter(owners: Owners, state: Mapping[str, State]) -> None:
     """Restore all owners in place from what `gather` returned; raise an error that names a value that is not finite."""
     for name, owner in owners.items():
         _restore(owner, _part_of(state, name))
-    culprit = not_finite(owners, gather(owners))
-    if culprit is not None:
+    if (culprit := not_finite(owners, gather(owners))) is not None:
         raise ValueError(f"'{culprit}' holds a number that is not finite")
 
 
@@ -84,10 +83,8 @@ def not_finite(owners: Owners, state: Mapping[str, State]) -> str | None:
         if not learned and not isinstance(owner, nn.Module):
             continue
         for path, tensor in _tensors(_part_of(state, name), name):
-            wrong = (
-                torch.isnan(tensor) if path.removeprefix(f"{name}/") in buffers else ~torch.isfinite(tensor)
-            )
-            if bool(wrong.any()):
+            is_buffer = path.removeprefix(f"{name}/") in buffers
+            if bool((torch.isnan(tensor) if is_buffer else ~torch.isfinite(tensor)).any()):
                 return path
     return None
 
@@ -115,7 +112,7 @@ def _restore(owner: Owner, state: Any) -> None:
     elif isinstance(owner, Counter):
         owner.value = int(state)
     elif isinstance(owner, Tensor):
-        if state.shape != owner.shape:  # copy_ would stretch a smaller one
+        if state.shape != owner.shape:  # copy_ would broadcast a smaller one
             raise ValueError(f"a tensor has shape {tuple(state.shape)} instead of {tuple(owner.shape)}")
         with torch.no_grad():
             owner.copy_(state)
@@ -152,15 +149,14 @@ def split_state(state: State, prefix: str = "") -> tuple[dict[str, Tensor], Stat
 
 def join_state(tensors: Mapping[str, Tensor], plain: State) -> State:
     """Put the tensors of `split_state` back into their places."""
-    state: State = {
-        key: join_state({}, value) if isinstance(value, dict) else value for key, value in plain.items()
-    }
+    items = plain.items()
+    state: State = {key: join_state({}, value) if isinstance(value, dict) else value for key, value in items}
     for path, tensor in tensors.items():
         *parents, name = [part.replace("%2F", "/").replace("%25", "%") for part in path.split("/")]
         place = state
         for parent in parents:
             place = place.setdefault(parent, {})
             if not isinstance(place, dict):
-                raise ValueError(f"'{path}' lies inside of a value")
+                raise ValueError(f"'{path}' is inside a value that is not a dict")
         place[name] = tensor
     return state

@@ -27,24 +27,23 @@ class TensorStruct:
     def split(self, size: int) -> Iterator[Self]:
         """Yield the rows in order, `size` at a time, as views."""
         columns = [_split(getattr(self, f.name), size) for f in fields(self)]  # type: ignore[arg-type]  # mix-in
-        for parts in zip(*columns, strict=False):  # a field that is None or empty has no end
+        for parts in zip(*columns, strict=False):  # a field that is None or empty repeats forever
             yield type(self)(*parts)
 
     def arrays(self) -> Self:
         """Return the record with arrays of the same memory in place of tensors on the CPU: for arithmetic in NumPy."""
-        return self.map(Tensor.numpy)  # type: ignore[arg-type]  # what it is for
+        return self.map(Tensor.numpy)  # type: ignore[arg-type]  # arrays on purpose
 
     def tensors(self) -> Self:
         """Return the record with tensors of the same memory in place of arrays."""
         return self.map(torch.from_numpy)
 
     def to(self, device: Any) -> Self:
-        """Return the record on `device`."""
         return self.map(lambda tensor: tensor.to(device))
 
 
 def taken(numbers: Any, index: Tensor | Array) -> Any:
-    """Return rows of a tensor or an array, copied; a tensor's places as a tensor, an array's as an array."""
+    """Return rows of a tensor or an array, copied, as the same kind."""
     if isinstance(numbers, Tensor):
         return numbers[torch.as_tensor(index, device=numbers.device)]
     return numbers.take(np.asarray(index), axis=0)
@@ -61,9 +60,8 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _split(value: Any, size: int) -> Iterable[Any]:
-    if value is None or (
-        isinstance(value, dict | tuple) and not value
-    ):  # comparing a tensor with {} takes 20 µs
+    # not `value in (None, {}, ())`, as comparing a tensor with {} takes 20 µs
+    if value is None or (isinstance(value, dict | tuple) and not value):
         return repeat(value)
     if isinstance(value, tuple):
         return zip(*(_pieces(tensor, size) for tensor in value), strict=True)
@@ -75,6 +73,6 @@ def _split(value: Any, size: int) -> Iterable[Any]:
 
 def _pieces(rows: Any, size: int) -> Iterable[Any]:
     if isinstance(rows, Tensor):
-        pieces: tuple[Tensor, ...] = rows.split(size)  # type: ignore[no-untyped-call]  # torch says nothing of it
+        pieces: tuple[Tensor, ...] = rows.split(size)  # type: ignore[no-untyped-call]  # torch has no annotation
         return pieces
     return [rows[start : start + size] for start in range(0, len(rows), size)]

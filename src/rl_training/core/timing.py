@@ -1,7 +1,7 @@
-"""Laps of an update, for whoever wants to know where its time goes: a learner tells, and has no clock itself.
+"""Marks the parts of an update for a profiler, without a clock in the learner.
 
-`lap("forward")` after the forward pass, `lap("backward")` after the backward pass, `lap("optimiser")` after the step:
-each names what has ended. While nobody listens it is one comparison.
+Call `lap("forward")` after the forward pass, `lap("backward")` after the backward pass and `lap("optimiser")` after the
+step. Without a listener this is one comparison.
 """
 
 import contextlib
@@ -11,14 +11,14 @@ _listener: Callable[[str], None] | None = None
 
 
 def lap(name: str) -> None:
-    """Tell that a part of an update has ended."""
+    """Report the end of a part of an update."""
     if _listener is not None:
         _listener(name)
 
 
 @contextlib.contextmanager
 def heard_by(listener: Callable[[str], None]) -> Iterator[None]:
-    """Let `listener` hear all laps meanwhile."""
+    """Report all laps to `listener` within the context."""
     global _listener
     before, _listener = _listener, listener
     try:

@@ -14,6 +14,7 @@ from torch import Tensor, from_numpy
 from torch import device as torch_device
 
 Array: TypeAlias = np.ndarray[Any, Any]
+Info: TypeAlias = dict[str, Any]  # of an environment
 ObsArray: TypeAlias = Array | dict[str, Array]  # nested spaces are flattened to keys such as "a/b"
 Obs: TypeAlias = Tensor | dict[str, Tensor]
 Numbers: TypeAlias = Any
@@ -25,7 +26,7 @@ State: TypeAlias = dict[str, Any]  # nested; leaves are tensors (safetensors) or
 PartT = TypeVar("PartT")
 PolicyState: TypeAlias = tuple[
     Array, ...
-]  # what a policy remembers, rows [N] first; () for one without memory
+]  # hidden state of a policy, [N, ...] each; () for one without memory
 
 
 @dataclass(frozen=True)

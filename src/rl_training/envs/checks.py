@@ -105,13 +105,10 @@ def _leaf_misfit(space: Space[Any], obs: Any, what: str) -> str | None:
     what, shape = what.removesuffix(" that is"), tuple(space.shape or ())
     if array.shape != shape:
         return f"returned {what} of shape {array.shape}, but its space has {shape}"
-    fits = np.can_cast(array.dtype, space.dtype, "same_kind") or _whole(array, space.dtype)
+    fits = np.can_cast(array.dtype, space.dtype, "same_kind") or (  # or integers that keep their values
+        array.dtype.kind in "biu" and bool((array.astype(space.dtype) == array).all())
+    )
     return None if fits else f"returned {what} of type {array.dtype}, but its space has {space.dtype}"
-
-
-def _whole(array: Array, dtype: Any) -> bool:
-    """Return whether integers of another type keep their values."""
-    return array.dtype.kind in "biu" and bool((array.astype(dtype) == array).all())
 
 
 def _reward(reward: Any) -> str | None:
@@ -120,9 +117,8 @@ def _reward(reward: Any) -> str | None:
         return f"returned a reward that is {kind_of(reward)}; it must be a number"
     if array.ndim == 0:
         return None
-    remedy = "select the number in a wrapper"
-    if array.size > 1:
-        remedy = "combine the numbers in a wrapper, such as LinearReward of mo-gymnasium"
+    combine = "combine the numbers in a wrapper, such as LinearReward of mo-gymnasium"
+    remedy = combine if array.size > 1 else "select the number in a wrapper"
     return f"returned a reward of shape {array.shape}; it must be one number: {remedy}"
 
 

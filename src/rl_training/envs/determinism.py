@@ -118,16 +118,15 @@ def _compare(config: TrainConfig, factory: EnvFactory | None) -> Finding:
     difference = _difference(fresh.moments, reused.moments)
     if difference is None and not reused.world_was_kept:
         return Finding()
-    anew = _last_episode(
-        config.with_overrides(rebuild_envs="on"), factory, earlier=EARLIER_EPISODES, rebuilds=True
-    )
-    if (remaining := _difference(fresh.moments, anew.moments)) is not None:
+    rebuilding = config.with_overrides(rebuild_envs="on")
+    rebuilt = _last_episode(rebuilding, factory, earlier=EARLIER_EPISODES, rebuilds=True)
+    if (remaining := _difference(fresh.moments, rebuilt.moments)) is not None:
         problem = (
             "keeps state across resets even if it is rebuilt: a new one and one that has played "
             f"{EARLIER_EPISODES} episodes {remaining}"
         )
         return Finding(problems=[problem])
-    return Finding(rebuild=True, seconds_per_rebuild=anew.seconds_per_rebuild)
+    return Finding(rebuild=True, seconds_per_rebuild=rebuilt.seconds_per_rebuild)
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def _last_episode(
     assert isinstance(env, SyncVectorEnv | WorkerVectorEnv)
     masked = config.use_action_masks == "on"
     try:
-        statistics = env.call("wrapper_statistics")
+        statistics = env.call("statistics")
         for episode in range(earlier):
             _play(env, episode, masked=masked)
         env.set_attr("new_statistics", list(statistics))  # they are saved in checkpoints, so they may differ

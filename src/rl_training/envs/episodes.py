@@ -14,7 +14,7 @@ from gymnasium.wrappers import TimeLimit
 
 from rl_training.core.errors import EnvironmentFault, reason
 from rl_training.core.seeding import ACTION_SPACES, EPISODES, derived_seed, episode_seed
-from rl_training.core.types import Array
+from rl_training.core.types import Array, Info
 from rl_training.envs.checks import InvalidResult, ResultCheck
 from rl_training.envs.masks import mask_method
 from rl_training.envs.observations import nested_leaves
@@ -56,9 +56,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         build: Callable[[], gymnasium.Env[Any, Any]] | None = None,
     ) -> None:
         super().__init__(env)
-        self.env_index = env_index
-        self.seed = seed
-        self.stream = stream
+        self.seed, self.env_index, self.stream = seed, env_index, stream
         self.episode = -1
         self.resume_at: tuple[int, Array] | None = None
         self.new_statistics: Statistics | None = None
@@ -75,9 +73,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._copies_actions = not isinstance(env.action_space, spaces.Discrete)  # scalars are immutable
         self.action_space.seed(derived_seed(seed, ACTION_SPACES, env_index))
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Start the next episode; with `seed`, the first one of a new stream; or replay `resume_at`."""
         if self.resume_at is not None:
             return self._replay(options)
@@ -93,7 +89,10 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
                 self.action_space.seed(derived_seed(self.seed, ACTION_SPACES, self.env_index, self.episode))
             self._used = True
             if self._statistics:
-                self._settle_statistics()
+                if self.new_statistics is not None:
+                    self._statistics.write(self.new_statistics)
+                    self.new_statistics = None
+                self._statistics_at_reset = self._statistics.read()
             result = self.env.reset(
                 seed=episode_seed(self.seed, self.env_index, self.episode, self.stream), options=options
             )
@@ -135,7 +134,7 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     def snapshot(self) -> Snapshot:
         """Return the state of the environment, with hashes to verify a replay."""
         paid = trace_of_rewards(self._rewards)
-        statistics = self._statistics_at_reset, self.wrapper_statistics()
+        statistics = self._statistics_at_reset, self.statistics
         return Snapshot(*self.episode_state(), self._seen, paid, *statistics)
 
     @property
@@ -146,10 +145,6 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     @statistics.setter
     def statistics(self, statistics: Statistics) -> None:
         self._statistics.write(statistics)
-
-    def wrapper_statistics(self) -> Statistics:
-        """Return `statistics`, as a method for vector environments."""
-        return self.statistics
 
     def freeze_statistics(self) -> None:
         """Stop updating the running statistics, as in an evaluation."""
@@ -175,10 +170,8 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             env.close()
         except Exception as error:
-            warnings.warn(
-                f"{self._name} raised {type(error).__name__} when it was closed: {reason(error)}",
-                stacklevel=2,
-            )
+            problem = f"raised {type(error).__name__} when it was closed: {reason(error)}"
+            warnings.warn(f"{self._name} {problem}", stacklevel=2)
 
     def reuses_box2d_world(self) -> bool:
         """Reset, and return whether a Box2D world is kept across the reset.
@@ -197,26 +190,15 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def has_time_limit(self) -> bool:
         """Return whether episodes have a time limit, of Gymnasium or the Arcade Learning Environment."""
-        if (self.spec is not None and self.spec.max_episode_steps is not None) or hasattr(
-            self.unwrapped, "ale"
-        ):
-            return True
+        registered = self.spec is not None and self.spec.max_episode_steps is not None
         layer: Any = self.env
-        while isinstance(layer, gymnasium.Wrapper):
-            if isinstance(layer, TimeLimit):
-                return True
+        while isinstance(layer, gymnasium.Wrapper) and not isinstance(layer, TimeLimit):
             layer = layer.env
-        return False
+        return registered or isinstance(layer, TimeLimit) or hasattr(self.unwrapped, "ale")
 
     def mask_method(self) -> str | None:
         """Return whether the environment has a method for masks: see `envs.masks.mask_method`."""
         return mask_method(self.env)
-
-    def _settle_statistics(self) -> None:
-        if self.new_statistics is not None:
-            self._statistics.write(self.new_statistics)
-            self.new_statistics = None
-        self._statistics_at_reset = self._statistics.read()
 
     def _replay(self, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         assert self.resume_at is not None

@@ -47,8 +47,8 @@ def make_env(
         return with_masks_in_info(env) if cfg.use_action_masks == "on" else env
 
     def build() -> SeededEpisodes:
-        anew = unseeded if cfg.rebuild_envs == "on" else None
-        return SeededEpisodes(unseeded(), seed=cfg.seed, env_index=env_index, stream=stream, build=anew)
+        rebuild = unseeded if cfg.rebuild_envs == "on" else None
+        return SeededEpisodes(unseeded(), seed=cfg.seed, env_index=env_index, stream=stream, build=rebuild)
 
     return build
 
@@ -64,10 +64,9 @@ def make_vector_env(
 ) -> VectorEnv[Any, Any, Any]:
     """Return `num_envs` environments (default: the config's number) as one Gymnasium vector environment.
 
-    They are numbered from `first_index` on, which their episodes' seeds depend on: groups that follow each other in
-    number have the episodes of one vector with all of them.
-    `sync` and `async` reset in the same step, so no transition is lost; `native` uses the vector
-    implementation the environment registered itself, with whatever autoreset mode it declares.
+    They are numbered from `first_index` on, and the seeds of their episodes depend on the number: several groups with
+    consecutive numbers have the same episodes as one vector with all environments. `sync` and `async` reset in the same
+    step, so no transition is lost; `native` uses the environment's own vector implementation and its autoreset mode.
     """
     count = cfg.num_envs if num_envs is None else num_envs
     backend = backend or cfg.env_backend
@@ -151,15 +150,10 @@ def _wrapped(cfg: TrainConfig, env: Env) -> Env:
     if cfg.preprocessing == "atari":  # below it, a step is one frame
         env = AtariPreprocessing(with_wrappers(env, cfg), cfg)
         return env if limit is None else TimeLimit(env, limit)
-    return _preprocessed(cfg, with_wrappers(env if limit is None else with_time_limit(env, limit), cfg))
-
-
-def _preprocessed(cfg: TrainConfig, env: Env) -> Env:
-    return (
-        ImagePreprocessing(env, cfg.frames, cfg.algorithm.image_channels)
-        if cfg.preprocessing == "image"
-        else env
-    )
+    env = with_wrappers(env if limit is None else with_time_limit(env, limit), cfg)
+    if cfg.preprocessing != "image":
+        return env
+    return ImagePreprocessing(env, cfg.frames, cfg.algorithm.image_channels)
 
 
 def registered_spec(cfg: TrainConfig) -> EnvSpec:
@@ -198,17 +192,11 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
             f"environment '{cfg.env_id}' has no vector implementation of its own; use env_backend 'sync' or "
             f"'async'{newer}"
         )
-    if cfg.env_wrappers:
+    if cfg.env_wrappers or cfg.preprocessing == "image":
+        what = "env_wrappers need" if cfg.env_wrappers else "preprocessing 'image' needs"
         raise UserError(
-            "env_wrappers need single environments, which env_backend 'native' does not have; use env_backend 'sync' "
-            "or 'async'"
+            f"{what} single environments, which env_backend 'native' does not have; use env_backend 'sync' or 'async'"
         )
-    if cfg.preprocessing == "image":
-        raise UserError(
-            "preprocessing 'image' needs single environments, which env_backend 'native' does not have; use "
-            "env_backend 'sync' or 'async'"
-        )
-
     if cfg.preprocessing == "none" and str(spec.vector_entry_point).startswith("ale_py"):
         raise UserError(
             f"the vector implementation of environment '{cfg.env_id}' changes frames and rewards; set preprocessing to "

@@ -20,7 +20,7 @@ from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.core.seeding import callers_generators_kept
 from rl_training.core.spaces.layout import observation_leaves
 from rl_training.core.spaces.masks import MASK_KEY, NoMask, as_masks, mask_counts, possible
-from rl_training.core.types import Array, EnvSpec, StepArrays
+from rl_training.core.types import Array, EnvSpec, Info, StepArrays
 from rl_training.envs.checks import InvalidResult
 
 NAME, METHOD = "action_mask", "action_masks"
@@ -38,9 +38,7 @@ class MaskInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.by_method = by_method
         self._size = sum(mask_counts(env.action_space) or ())
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Reset, with the first mask in `info`."""
         obs, info = self.env.reset(seed=seed, options=options)
         return obs, {**info, NAME: self._mask(info)}
@@ -82,10 +80,7 @@ def mask_method(env: gymnasium.Env[Any, Any]) -> str | None:
     The attribute is not evaluated: a property may fail before the first reset.
     """
     layer: Any = env
-    while True:
-        found = inspect.getattr_static(layer, METHOD, None)
-        if found is not None:
-            break
+    while (found := inspect.getattr_static(layer, METHOD, None)) is None:
         if not isinstance(layer, gymnasium.Wrapper):
             return None
         layer = layer.env
@@ -119,11 +114,10 @@ def check_user_masks(space: Space[Any], given: Any, rows: int, name: str = METHO
     size = sum(counts)
     try:
         masks = as_masks(given, rows, size) if np.size(given) != size else as_masks(given, size)[None]
-    except (NoMask, ValueError) as problem:
-        if isinstance(problem, NoMask):
-            raise UserError(
-                f"{name} is one {problem}; give [{size}], or [{rows}, {size}] for {rows} observations"
-            ) from None
+    except NoMask as problem:
+        shapes = f"[{size}], or [{rows}, {size}] for {rows} observations"
+        raise UserError(f"{name} is one {problem}; give {shapes}") from None
+    except ValueError:
         raise UserError(f"{name} has rows that differ in length; give [{rows}, {size}]") from None
     if not possible(masks, counts).all():
         raise UserError(f"{name} allows no action; allow at least one")
@@ -239,7 +233,7 @@ def settle_masks(
     build: Callable[[], VectorEnv[Any, Any, Any]],
     *,
     takes_masks: bool,
-    notice: Callable[[str], None] = lambda text: None,
+    notice: Callable[[str], None],
 ) -> TrainConfig:
     """Return the config with `use_action_masks: auto` replaced by `on` if the environment provides masks.
 

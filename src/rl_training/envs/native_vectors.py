@@ -25,14 +25,12 @@ class CheckedVectorEnv:
         self._single = ResultCheck(env.single_observation_space)
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        """Reset all environments."""
         result = self._asked("reset", lambda: self.env.reset(**arguments))
         self._refuse("reset", self._batch.after_reset(result))
         obs, info = result
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Step all environments."""
         self.steps += 1
         result = self._asked("step", lambda: self.env.step(actions))
         self._refuse("step", wrong_length(result) or self._misfit(*result))

@@ -148,7 +148,6 @@ class VectorStepper:
                 self.masks.read(obs, info, self.vector_steps, envs)
 
     def close(self) -> None:
-        """Close the environments."""
         self.env.close()
 
     @property
@@ -214,7 +213,7 @@ class VectorStepper:
         """Return the running statistics of the wrappers, one entry per environment; native environments have none."""
         if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
             return []
-        return list(self.env.call("wrapper_statistics"))
+        return list(self.env.call("statistics"))
 
     def use_statistics(self, statistics: list[Statistics], *, frozen: bool = True) -> None:
         """Set the wrappers' running statistics at the next reset; `frozen` ones no longer change.
@@ -230,7 +229,7 @@ class VectorStepper:
 
     def _same_observations(self, state: State) -> Array:
         same = np.ones(self.spec.num_envs, np.bool_)
-        if len(state["obs"]) != len(dict(leaves(self.out.obs))):  # masks are heeded now, or no longer
+        if len(state["obs"]) != len(dict(leaves(self.out.obs))):  # action masks were switched on or off
             return ~same
         for i, (_, array) in enumerate(leaves(self.out.obs)):
             same &= (array == state["obs"][str(i)].numpy()).reshape(len(array), -1).all(axis=1)

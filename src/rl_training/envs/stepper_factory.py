@@ -16,7 +16,6 @@ class RestartingStepper(VectorStepper):
     """Restarts the episode streams with every reset, so that all evaluations start from the same states."""
 
     def reset(self) -> None:
-        """Begin the first episodes again."""
         self.restart_streams()
         super().reset()
 

@@ -43,32 +43,26 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
         self._killer = weakref.finalize(self, _kill, self.processes)
 
     def step_async(self, actions: Any) -> None:
-        """Send the actions."""
         with self._naming_workers():
             super().step_async(actions)
 
     def step_wait(self, timeout: float | None = None) -> Any:
-        """Receive the results of the step."""
         with self._naming_workers():
             return super().step_wait(self.seconds_to_answer if timeout is None else timeout)
 
     def reset_wait(self, timeout: float | None = None) -> Any:
-        """Receive the first observations."""
         with self._naming_workers():
             return super().reset_wait(self.seconds_to_answer if timeout is None else timeout)
 
     def reset_async(self, *args: Any, **kwargs: Any) -> None:
-        """Request a reset."""
         with self._naming_workers():
             super().reset_async(*args, **kwargs)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of every environment."""
         with self._naming_workers():
             super().set_attr(name, values)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of every environment."""
         with self._naming_workers():
             self.call_async(name, *args, **kwargs)
             results: tuple[Any, ...] = self.call_wait(self.seconds_to_answer)

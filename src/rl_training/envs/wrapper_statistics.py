@@ -32,10 +32,8 @@ class WrapperStatistics:
 
     def read(self) -> Statistics:
         """Return a copy of all statistics."""
-        return {
-            name: {part: _copied(getattr(holder, part)) for part in parts}
-            for name, _, holder, parts in self._found
-        }
+        found = self._found
+        return {name: {part: _copied(getattr(it, part)) for part in parts} for name, _, it, parts in found}
 
     def write(self, statistics: Statistics) -> None:
         """Restore what `read` returned; entries of other wrappers or shapes are ignored."""

@@ -42,7 +42,8 @@ def with_wrappers(env: Env, config: TrainConfig) -> Env:
                 f"env_wrappers '{name}'{called} cannot wrap environment '{config.env_id}': "
                 f"{type(error).__name__}: {error}"
             ) from error
-        if config.preprocessing == "atari" and _changes_observations(outer, env):
+        changes = outer.observation_space != env.observation_space
+        if config.preprocessing == "atari" and (changes or isinstance(outer, gymnasium.ObservationWrapper)):
             raise UserError(
                 f"env_wrappers '{name}' changes observations, but preprocessing 'atari' reads the screen itself; leave "
                 "it out, or use preprocessing image"
@@ -63,10 +64,4 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
     kind = "class" if isinstance(found, type) else type(found).__name__
     raise UserError(
         f"env_wrappers '{name}' is a {kind}, not a gymnasium.Wrapper; use a subclass of gymnasium.Wrapper"
-    )
-
-
-def _changes_observations(outer: Env, inner: Env) -> bool:
-    return (
-        isinstance(outer, gymnasium.ObservationWrapper) or outer.observation_space != inner.observation_space
     )

@@ -15,12 +15,12 @@ def test_the_nearest_known_name_is_suggested_and_a_far_one_is_not() -> None:
 
 def test_an_error_without_a_word_is_told_by_the_line_that_raised_it() -> None:
     assert reason(RuntimeError("motor burnt")) == "motor burnt"
-    assert reason(RuntimeError()) == "without a word"
+    assert reason(RuntimeError()) == "no message"
     wheels = 3
     try:
         assert wheels == 4
     except AssertionError as error:
         error.args = ()  # as outside of tests
         told = reason(error)
-    assert told.startswith("without a word, by 'assert wheels == 4' in ")
+    assert told.startswith("no message; raised by 'assert wheels == 4' in ")
     assert "unit/core/test_errors.py, line " in told

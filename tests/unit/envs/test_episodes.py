@@ -205,7 +205,7 @@ def test_a_step_that_fails_without_a_word_is_told_by_its_line() -> None:
     env = SeededEpisodes(Silent(lengths=(5,)), seed=0, env_index=0)
     env.reset()
     with pytest.raises(
-        EnvironmentFault, match=r"episode 0: without a word, by 'raise AssertionError' in .*test_episodes"
+        EnvironmentFault, match=r"episode 0: no message; raised by 'raise AssertionError' in .*test_episodes"
     ):
         env.step(0)
 

@@ -128,6 +128,6 @@ def test_a_constructor_that_fails_without_a_word_is_told_by_its_line() -> None:
         raise AssertionError
 
     with pytest.raises(
-        UserError, match=r"AssertionError: without a word, by 'raise AssertionError' in .*test_factory"
+        UserError, match=r"AssertionError: no message; raised by 'raise AssertionError' in .*test_factory"
     ):
         make_vector_env(config(), factory=factory)

@@ -139,13 +139,13 @@ ADDRESS = r"environment 1 \(Scripted\) returned .* \(step, step 1 of its episode
             None,
             r"no info\['action_mask'\], which is required at every reset and step; .*use_action_masks to off",
         ),
-        ([1, 0], r"an action mask of shape \(2,\), where \(3,\) is wanted"),
-        (np.ones((2, 3)), r"an action mask of shape \(2, 3\), where \(3,\) is wanted"),
-        (np.array([0.0, -np.inf, 0.0]), "an action mask with -inf in it; use 1 or true for what is allowed"),
+        ([1, 0], r"an action mask of shape \(2,\) instead of \(3,\)"),
+        (np.ones((2, 3)), r"an action mask of shape \(2, 3\) instead of \(3,\)"),
+        (np.array([0.0, -np.inf, 0.0]), "an action mask with -inf in it; use 1 or true for allowed actions"),
         (np.array([1, -1, 1]), "an action mask with -1 in it"),
         (np.full(3, np.nan), "an action mask with nan in it"),
         (np.array([0, 1, 2]), "an action mask with 2 in it"),
-        (["1", "0", "0"], "an action mask that is a list, where ones and zeros are wanted"),
+        (["1", "0", "0"], "an action mask that is a list instead of ones and zeros"),
         ({0: True}, "an action mask that is a dict"),
         ([1, None, 0], "an action mask that is a list"),
     ],
@@ -387,7 +387,7 @@ class TestMasksForPredict:
 
 def test_a_name_that_is_taken_is_refused() -> None:
     space = spaces.Dict({"a": spaces.Discrete(2), MASK_KEY: spaces.Discrete(2)})
-    with pytest.raises(UserError, match="a name that is taken"):
+    with pytest.raises(UserError, match="which is a reserved name"):
         stored_space(EnvSpec(space, spaces.Discrete(3), 1, masked=True))
 
 

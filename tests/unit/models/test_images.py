@@ -56,7 +56,7 @@ def test_the_channel_axis_is_the_smaller_of_first_and_last(
 
 def test_a_tie_is_decided_by_the_setting_and_never_guessed() -> None:
     space = image(8, 8, 8)
-    with pytest.raises(UserError, match=r"image observations \(8, 8, 8\).*say which with image_channels"):
+    with pytest.raises(UserError, match=r"image observations \(8, 8, 8\).*set image_channels"):
         image_leaves(space, READING)
     assert image_leaves(image(2, 2, 2), READING) == {}
     obs = space.sample()[None]

@@ -1,1 +1,1 @@
-"""Spaces and what is derived from them: their layout in memory, as plain data, action masks, images."""
+"""Spaces: their layout in memory, spaces as plain data, action masks, images."""

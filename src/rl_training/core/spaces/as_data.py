@@ -1,7 +1,6 @@
 """Spaces as plain data, so that an agent can act where its environment is not installed.
 
-What is written is read back equal: types, order of keys and exact bounds included. What is read may have been written
-by anybody: sizes are checked before anything is allocated.
+Types, order of keys and exact bounds are kept. Files may be untrusted, so sizes are checked before memory is allocated.
 """
 
 import base64
@@ -18,9 +17,9 @@ from rl_training.core.errors import UserError
 from rl_training.core.types import Array
 
 MAX_NUMBERS = 2**23
-"""Of one space with all its entries, written or read: more than an image of 1920 x 1080 pixels has."""
+"""Maximum number of numbers in a space with all its entries: more than an image of 1920 x 1080 pixels has."""
 MAX_TEXT = 2**22
-"""Characters that the bounds of one entry may take when they are compressed."""
+"""Maximum number of characters of the compressed bounds of one entry."""
 MAX_ENTRIES = 2**12
 MAX_DEPTH = 32
 LISTED = 32
@@ -41,15 +40,12 @@ def space_to_data(space: Space[Any]) -> dict[str, Any]:
         return {"type": "Dict", "spaces": entries}
     if isinstance(space, spaces.Tuple):
         return {"type": "Tuple", "spaces": [space_to_data(part) for part in space.spaces]}
-    kind: dict[str, Any] = {
-        "type": _kind(space),
-        "shape": list(space.shape or ()),
-        "dtype": np.dtype(space.dtype).name,
-    }
-    if kind["dtype"] not in TYPES or math.prod(kind["shape"]) > MAX_NUMBERS:
+    shape, dtype = list(space.shape or ()), np.dtype(space.dtype).name
+    kind: dict[str, Any] = {"type": _kind(space), "shape": shape, "dtype": dtype}
+    if dtype not in TYPES or math.prod(shape) > MAX_NUMBERS:
         raise UserError(
-            f"a space of {math.prod(kind['shape'])} numbers of type {kind['dtype']} cannot be saved; use at most "
-            f"{MAX_NUMBERS} of one of {', '.join(TYPES)}"
+            f"a space of {math.prod(shape)} numbers of type {dtype} cannot be saved; use at most {MAX_NUMBERS} of one "
+            f"of {', '.join(TYPES)}"
         )
     if isinstance(space, spaces.Box):
         return kind | {"low": _array_to_data(space.low), "high": _array_to_data(space.high)}
@@ -62,7 +58,7 @@ def space_to_data(space: Space[Any]) -> dict[str, Any]:
 
 
 def space_from_data(data: object) -> Space[Any]:
-    """Return the space that `space_to_data` described; what is impossible is told in one sentence."""
+    """Return the space that `space_to_data` described; raise an error if the data is invalid."""
     try:
         return _Reader().space(data, 0)
     except (ValueError, TypeError, KeyError, OverflowError, AssertionError) as error:
@@ -71,7 +67,7 @@ def space_from_data(data: object) -> Space[Any]:
 
 
 class _Reader:
-    """Counts what has been promised so far, before it is made."""
+    """Reads a space, and counts numbers and entries before memory is allocated."""
 
     def __init__(self) -> None:
         self.numbers = self.entries = 0
@@ -84,23 +80,19 @@ class _Reader:
             raise TypeError(f"a space is a map, not a {type(data).__name__}")
         kind = data["type"]
         if kind == "Dict":
-            pairs: list[Any] = [
-                (_checked_key(key), self.space(part, depth + 1)) for key, part in data["spaces"]
-            ]
-            if len(dict(pairs)) != len(pairs):
+            parts: Any = [(_checked_key(key), self.space(part, depth + 1)) for key, part in data["spaces"]]
+            if len(dict(parts)) != len(parts):
                 raise ValueError("a key is written twice")
-            # pairs: a map would be sorted by key
-            return spaces.Dict(pairs)
+            return spaces.Dict(parts)  # pairs, because a dict would be sorted by key
         if kind == "Tuple":
             return spaces.Tuple([self.space(part, depth + 1) for part in data["spaces"]])
         return self.leaf(str(kind), self.shape(data["shape"]), _checked_type(data["dtype"]), data)
 
     def shape(self, data: Any) -> tuple[int, ...]:
         shape = tuple(_whole(side) for side in data)
-        # a side of 0 does not make the others harmless
-        self.numbers += math.prod(max(side, 1) for side in shape)
+        self.numbers += math.prod(max(side, 1) for side in shape)  # the other sides count next to a 0, too
         if len(shape) > MAX_DEPTH or min(shape, default=0) < 0 or self.numbers > MAX_NUMBERS:
-            raise ValueError(f"more than {MAX_NUMBERS} numbers, or a shape that is none")
+            raise ValueError(f"more than {MAX_NUMBERS} numbers, or an invalid shape")
         return shape
 
     def leaf(
@@ -115,14 +107,14 @@ class _Reader:
             n, start = (int(_array_from_data(data[name], (), dtype)) for name in ("n", "start"))
             if shape or n < 1:
                 raise ValueError(f"Discrete of {n} values and shape {shape}")
-            # older versions of Gymnasium know no other type here
+            # older versions of Gymnasium support no other type
             other: dict[str, Any] = {} if dtype == np.int64 else {"dtype": dtype.type}
             return spaces.Discrete(n, start=start, **other)
         if kind == "MultiDiscrete":
             counts, starts = (_array_from_data(data[name], shape, dtype) for name in ("n", "start"))
             return spaces.MultiDiscrete(counts, dtype=dtype.type, start=starts)
         if kind == "MultiBinary" and dtype == np.int8:
-            # for Gymnasium, one that was made with a number is another one than one made with a shape of one side
+            # Gymnasium distinguishes MultiBinary(n) from MultiBinary([n])
             number = _whole(data["n"]) if "n" in data else None
             if number is not None and shape != (number,):
                 raise ValueError(f"MultiBinary of {number} numbers and shape {shape}")
@@ -138,7 +130,7 @@ def _kind(space: Space[Any]) -> str:
 
 
 def _array_to_data(array: Array) -> Any:
-    """Return one number if all are the same bits, a list if they are few, compressed bytes otherwise."""
+    """Return one number if all have the same bits, a short list, or compressed bytes."""
     flat = np.ascontiguousarray(array).reshape(-1)
     rows = flat.view(np.uint8).reshape(flat.size, flat.itemsize)
     if flat.size and (rows == rows[0]).all():
@@ -156,7 +148,7 @@ def _array_to_data(array: Array) -> Any:
 
 
 def _number_to_data(number: Any) -> Any:
-    """Return a JSON number; what JSON has no number for as text."""
+    """Return a JSON number, or text if it is not finite."""
     value = number.item()
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -166,7 +158,7 @@ def _array_from_data(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     if isinstance(data, Mapping):
         text = data["zlib"]
         if not isinstance(text, str) or len(text) > MAX_TEXT:
-            raise ValueError("compressed bounds are too long, or none")
+            raise ValueError("compressed bounds are too long, or not text")
         little = dtype.newbyteorder("<")
         return np.frombuffer(_unpacked(text, size * dtype.itemsize), little).astype(dtype).reshape(shape)
     if isinstance(data, list):
@@ -177,26 +169,25 @@ def _array_from_data(data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def _unpacked(text: str, size: int) -> bytes:
-    """Return `size` bytes, and never more than that, whatever a small text would become."""
+    """Return exactly `size` bytes; a small text could otherwise expand to any size."""
     unpacker = zlib.decompressobj()
     try:
         content = unpacker.decompress(base64.b64decode(text, validate=True), size + 1)
     except (zlib.error, binascii.Error) as error:
         raise ValueError(f"compressed bounds are damaged ({error})") from error
     if len(content) != size:
-        raise ValueError(f"compressed bounds are not those of {size} bytes")
+        raise ValueError(f"compressed bounds do not have {size} bytes")
     return content
 
 
 def _number_from_data(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a number that the type can hold; NumPy would round or wrap it in silence."""
+    """Return a number that the type can represent; NumPy would round or wrap others silently."""
     if dtype.kind == "f":
         if data in ("inf", "-inf"):
             return float(data)
         if isinstance(data, bool) or not isinstance(data, int | float):
-            raise TypeError(f"{str(data)[:50]!r} is no number")
-        largest: float = float(np.finfo(dtype).max)
-        smallest = -largest
+            raise TypeError(f"{str(data)[:50]!r} is not a number")
+        smallest, largest = float(np.finfo(dtype).min), float(np.finfo(dtype).max)
     elif dtype.kind == "b":
         if not isinstance(data, bool):
             raise TypeError(f"{str(data)[:50]!r} is neither true nor false")
@@ -205,13 +196,13 @@ def _number_from_data(data: Any, dtype: np.dtype[Any]) -> Any:
         _whole(data)
         smallest, largest = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     if not smallest <= data <= largest:
-        raise ValueError(f"{str(data)[:50]} is no {dtype}")
+        raise ValueError(f"{str(data)[:50]} does not fit {dtype}")
     return data
 
 
 def _whole(data: Any) -> int:
     if not isinstance(data, int) or isinstance(data, bool):
-        raise TypeError(f"{str(data)[:50]!r} is no whole number")
+        raise TypeError(f"{str(data)[:50]!r} is not a whole number")
     return data
 
 

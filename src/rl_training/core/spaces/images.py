@@ -1,4 +1,4 @@
-"""Which observations are images, and where their channels are: one rule for environments and networks."""
+"""Which observations are images, and which axis has the channels: one rule for environments and networks."""
 
 from typing import Any, Literal, TypeAlias
 
@@ -8,13 +8,13 @@ from rl_training.core.errors import UserError
 
 Channels: TypeAlias = Literal["auto", "first", "last"]
 SMALLEST_IMAGE = 3
-"""A Box of rank 3 with a shorter side has nothing to see: it is no image unless it is called one."""
+"""A Box of rank 3 with a shorter side is not treated as an image."""
 SMALLEST_PLANE = 7
-"""The same for rank 2, which may as well be a few vectors on top of each other."""
+"""The same for rank 2, which may also be a few vectors."""
 
 
 def is_image(space: Space[Any], channels: Channels = "auto", key: str = "") -> bool:
-    """Tell whether a space holds images: a Box of rank 3, or of rank 2 with one channel, and not too small.
+    """Return whether a space holds images: a Box of rank 3, or of rank 2 with one channel, and not too small.
 
     >>> is_image(spaces.Box(0, 1, (5, 5, 4))), is_image(spaces.Box(0, 1, (10, 10))), is_image(spaces.Box(0, 1, (5, 5)))
     (True, True, False)
@@ -33,9 +33,9 @@ def height_and_width(shape: tuple[int, ...], channels: Channels, key: str = "") 
 
 
 def channel_axis(shape: tuple[int, ...], channels: Channels = "auto", key: str = "") -> int | None:
-    """Return where an image has its channels: 0, 2, or None for one of rank 2.
+    """Return the axis of an image's channels: 0, 2, or None for rank 2.
 
-    `auto` is the smaller of first and last; a tie between them is refused, unless either way it would be too small.
+    `auto` chooses the smaller of the first and the last axis; equal ones raise an error, unless the image is too small.
 
     >>> channel_axis((3, 84, 84)), channel_axis((84, 84, 3)), channel_axis((84, 84))
     (0, 2, None)
@@ -47,7 +47,7 @@ def channel_axis(shape: tuple[int, ...], channels: Channels = "auto", key: str =
     if shape[0] == shape[2] and min(shape) >= SMALLEST_IMAGE:
         where = f" (entry '{key}')" if key else ""
         raise UserError(
-            f"image observations {tuple(shape)}{where} may have their channels first or last; say which with "
+            f"image observations {tuple(shape)}{where} may have their channels first or last; set "
             "image_channels"
         )
     return 0 if shape[0] < shape[2] else 2

@@ -1,4 +1,4 @@
-"""Observation and action spaces, flattened and checked in one place."""
+"""Flattens and checks observation and action spaces."""
 
 import hashlib
 import math
@@ -59,17 +59,14 @@ def float_dtype() -> Any:
 
 
 def leaf_dtype(space: Space[Any]) -> Any:
-    """Return the NumPy type an observation leaf is kept in: floats in torch's default, the rest as it is."""
+    """Return the NumPy type of a stored observation leaf: torch's default for floats, its own for others."""
     return float_dtype() if np.issubdtype(space.dtype, np.floating) else space.dtype
 
 
 def zeros_for(space: Space[Any], *leading: int) -> ObsArray:
     """Return zeros [*leading, ...] for observations of `space`, a dict for containers."""
-    arrays = {
-        key: np.zeros((*leading, *(leaf.shape or ())), dtype=leaf_dtype(leaf))
-        for key, leaf in observation_leaves(space).items()
-    }
-    return joined(arrays)
+    found = observation_leaves(space).items()
+    return joined({key: np.zeros((*leading, *(leaf.shape or ())), leaf_dtype(leaf)) for key, leaf in found})
 
 
 def copy_obs(target: ObsArray, source: ObsArray) -> None:
@@ -87,7 +84,7 @@ def take_rows(obs: ObsArray, index: Array) -> ObsArray:
 
 
 def space_text(space: Space[Any]) -> str:
-    """Return a space as text that stays the same whatever version prints it: checkpoints compare it.
+    """Return a space as text that does not depend on Gymnasium's version, as checkpoints compare it.
 
     >>> space_text(spaces.Box(-1, 1, (2,)))
     'Box(shape=(2,), dtype=float32, low=-1.0, high=1.0)'
@@ -132,18 +129,18 @@ def action_layout(space: Space[Any]) -> tuple[tuple[int, ...], Any]:
 
 
 def num_features(space: Space[Any]) -> int:
-    """Return how many numbers a flat encoding of an observation has: a category takes one for each value."""
+    """Return the number of features of a flat encoding: one per number, and one per value of a category."""
     return sum(_num_outcomes(leaf) for leaf in observation_leaves(space).values())
 
 
 def num_choices(space: Space[Any]) -> int:
-    """Return how many outputs a network has for an action of `space`, at least."""
+    """Return the minimum number of network outputs for an action of `space`."""
     action_layout(space)  # refuses unsupported spaces
     return _num_outcomes(space)
 
 
 def _num_outcomes(space: Space[Any]) -> int:
-    """Return the values of all categories of a leaf, or its numbers; without overflow, whatever a file says."""
+    """Return the number of values of all categories of a leaf, or of its numbers, without overflow."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     if isinstance(space, spaces.MultiDiscrete):

@@ -13,7 +13,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.core.types import Array
+from rl_training.core.types import Array, Info
 from rl_training.envs.info_keys import CUT
 from rl_training.envs.preprocessing.images import FrameStack, channels_first, opencv
 
@@ -60,9 +60,7 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._stack = FrameStack(frames.stack)
         self._ale: Any = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Start a game: restore the initial state, random no-ops, FIRE if configured."""
         game: Any = self.env.unwrapped
         if game.ale is not self._ale:

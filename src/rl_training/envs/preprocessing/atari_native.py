@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.seeding import EPISODES, derived_seed
-from rl_training.core.types import Array
+from rl_training.core.types import Array, Info
 from rl_training.envs.info_keys import CUT
 from rl_training.envs.preprocessing.atari import single_frames
 
@@ -85,9 +85,7 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         self._lives = np.zeros(num_envs, np.int32)
         self._fire_is_due = np.zeros(num_envs, np.bool_)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         """Start new games; with a seed, all following games are a function of it and the actions."""
         super().reset(seed=seed)
         seeds = None
@@ -127,7 +125,6 @@ class NativeAtari(VectorEnv[Array, Array, Array]):
         return self._stacks, score.astype(np.float64), terminated, truncated, info
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Delete the games and their threads."""
         self._games = None
 
     def _begin(self, rows: Array, frames: Array, lives: Array) -> None:

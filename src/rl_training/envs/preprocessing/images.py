@@ -11,7 +11,7 @@ from gymnasium import Space, spaces
 from rl_training.config.preprocessing import USUAL_FRAMES, Frames
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.images import Channels, channel_axis, is_image
-from rl_training.core.types import Array
+from rl_training.core.types import Array, Info
 
 GRAY = np.array([0.299, 0.587, 0.114])
 """OpenCV's weights of red, green and blue."""
@@ -153,15 +153,12 @@ class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "3 (in a Dict with 3 pixels a side or more, of rank 2 with 7); leave preprocessing out"
             )
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Reset; a frame stack is filled with the first frame."""
         obs, info = self.env.reset(seed=seed, options=options)
         return self._mapped(obs, "", ImagePipeline.restart), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, and preprocess the new frame."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._mapped(obs, "", ImagePipeline.push), reward, terminated, truncated, info
 

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.core.types import Array
+from rl_training.core.types import Array, Info
 
 ROWS, COLUMNS, PIXELS = 10, 5, 36
 CELL_HEIGHT, CELL_WIDTH = PIXELS / ROWS, PIXELS / COLUMNS
@@ -31,16 +31,12 @@ class Catch(gymnasium.Env[Array, Any]):
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32) if continuous else spaces.Discrete(3)
         self.ball, self.row, self.paddle = 0, 0, 0.0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        """Drop a new ball, and move the paddle to the middle."""
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self.ball, self.row, self.paddle = int(self.np_random.integers(COLUMNS)), 0, COLUMNS // 2
         return self._seen(), {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Move the paddle, and let the ball fall by one row."""
         move = float(np.clip(np.asarray(action).item(), -1.0, 1.0)) if self.continuous else int(action) - 1
         self.paddle = min(max(self.paddle + move, 0), COLUMNS - 1)
         self.row += 1
@@ -49,7 +45,6 @@ class Catch(gymnasium.Env[Array, Any]):
         return self._seen(), (1.0 if caught else -1.0) if over else 0.0, over, False, {}
 
     def render(self) -> Any:
-        """Return the board as an RGB image."""
         return np.repeat(self._picture()[:, :, None], 3, axis=2)
 
     def _seen(self) -> Array:

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.core.types import Array
+from rl_training.core.types import Array, Info
 
 LENGTH = 8
 
@@ -50,17 +50,13 @@ class Locks(gymnasium.Env[Any, Any]):
         if tell == "method":
             self.action_masks = self._mask
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Draw the hints."""
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         super().reset(seed=seed)
         self.hints = self.np_random.choice([-1.0, 1.0], len(self.counts)).astype(np.float32)
         self.step_count = 0
         return self._told()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Open the locks; raise for a choice that is not allowed."""
         chosen = np.asarray(action).reshape(-1)
         for lock, (choice, allowed) in enumerate(zip(chosen, self.allowed, strict=True)):
             if not allowed[choice]:

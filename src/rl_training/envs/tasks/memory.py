@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.core.errors import UserError
-from rl_training.core.types import Array
+from rl_training.core.types import Array, Info
 
 VELOCITIES: dict[str, tuple[int, ...]] = {
     "CartPole-v1": (1, 3),
@@ -46,7 +46,6 @@ class MaskVelocity(gymnasium.ObservationWrapper[Any, Any, Any]):
         self._shown[chosen] = False
 
     def observation(self, observation: Any) -> Any:
-        """Return an observation [D] without velocities."""
         return np.where(self._shown, observation, 0).astype(observation.dtype)
 
 
@@ -61,17 +60,13 @@ class MemoryCorridor(gymnasium.Env[Array, Any]):
     observation_space: spaces.Space[Array] = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space: spaces.Space[Any] = spaces.Discrete(2)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        """Draw the door, and start in the middle."""
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         super().reset(seed=seed)
         self.door = int(self.np_random.choice([-1, 1]))
         self.place, self.time = 0, 0
         return self._seen(), {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        """Move, unless the hint is still shown."""
         self.time += 1
         if self.time > HINT_STEPS:
             self.place += 1 if int(action) else -1

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.core.types import Array
+from rl_training.core.types import Array, Info
 
 ZERO = np.zeros(1, np.float32)
 UNIT_BOX = spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -23,10 +23,7 @@ class ProbeEnv(gymnasium.Env[Any, Any]):
     action_space: spaces.Space[Any] = spaces.Discrete(2)
     episode_length: ClassVar[int] = 1
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         super().reset(seed=seed)
         self.step_count = 0
         return self.observe(), {}
@@ -56,7 +53,6 @@ class ConstantRewardTimeLimit(ProbeEnv):
     episode_length: ClassVar[int] = 8
 
     def step(self, action: Any) -> StepResult:
-        """Never terminate; truncate."""
         obs, reward, ended, _, info = super().step(action)
         return obs, reward, False, ended, info
 
@@ -80,11 +76,9 @@ class TwoStepCredit(ProbeEnv):
     episode_length: ClassVar[int] = 2
 
     def observe(self) -> Array:
-        """Return -1 before the first step, 1 after it."""
         return np.array([-1.0 if self.step_count == 0 else 1.0], np.float32)
 
     def reward(self, action: Any) -> float:
-        """Pay at the end."""
         return float(self.step_count == 1)
 
 
@@ -92,7 +86,6 @@ class TwoArms(ProbeEnv):
     """Arm 1 pays 1, arm 0 pays -1. Policy: always arm 1; value 1."""
 
     def reward(self, action: Any) -> float:
-        """Pay for arm 1."""
         return 1.0 if action == 1 else -1.0
 
 
@@ -102,12 +95,10 @@ class ObservationDecides(ProbeEnv):
     episode_length: ClassVar[int] = 4
 
     def observe(self) -> Array:
-        """Draw a new sign."""
         self.positive = bool(self.np_random.integers(2))
         return np.array([1.0 if self.positive else -1.0], np.float32)
 
     def reward(self, action: Any) -> float:
-        """Compare with the sign that was shown."""
         return 1.0 if bool(action) == self.positive else -1.0
 
 
@@ -130,12 +121,10 @@ class MultiDiscreteTarget(ProbeEnv):
     episode_length: ClassVar[int] = 4
 
     def observe(self) -> Array:
-        """Draw a new target."""
         self.wanted = self.np_random.integers([3, 2, 4])
         return self.wanted
 
     def reward(self, action: Any) -> float:
-        """Return the part that matches."""
         return float(np.mean(np.asarray(action) == self.wanted))
 
 
@@ -147,12 +136,10 @@ class MultiBinaryTarget(ProbeEnv):
     episode_length: ClassVar[int] = 4
 
     def observe(self) -> Array:
-        """Draw a new target."""
         self.wanted = self.np_random.integers(2, size=3).astype(np.int8)
         return self.wanted
 
     def reward(self, action: Any) -> float:
-        """Return the part that matches."""
         return float(np.mean(np.asarray(action) == self.wanted))
 
 
@@ -165,12 +152,10 @@ class DictTarget(ProbeEnv):
     episode_length: ClassVar[int] = 4
 
     def observe(self) -> Any:
-        """Draw a new sign and new noise."""
         self.wanted = int(self.np_random.integers(2))
         return {"noise": self.np_random.uniform(-1, 1, 2).astype(np.float32), "sign": self.wanted}
 
     def reward(self, action: Any) -> float:
-        """Compare with the sign that was shown."""
         return 1.0 if int(action) == self.wanted else -1.0
 
 
@@ -188,12 +173,10 @@ class NestedDictTarget(ProbeEnv):
     episode_length: ClassVar[int] = 4
 
     def observe(self) -> Any:
-        """Draw two new bits and noise."""
         left, right = (int(bit) for bit in self.np_random.integers(2, size=2))
         noise = self.np_random.uniform(-1, 1, (2, 1)).astype(np.float32)
         self.wanted = left ^ right
         return {"left": {"bit": left, "noise": noise[0]}, "right": (np.array([right], np.int8), noise[1])}
 
     def reward(self, action: Any) -> float:
-        """Compare with the exclusive or."""
         return 1.0 if int(action) == self.wanted else -1.0
