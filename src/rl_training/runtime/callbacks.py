@@ -82,7 +82,6 @@ class StopAtReward(Callback):
         self.threshold = threshold
 
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
-        """Compare with the threshold."""
         if summary["mean_reward"] >= self.threshold:
             raise StopTraining(f"mean return {summary['mean_reward']:.1f} reached {self.threshold:g}")
 
@@ -94,7 +93,6 @@ class StopAtSuccess(Callback):
         self.rate = rate
 
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
-        """Compare with the rate."""
         if summary.get("success_rate", -1.0) >= self.rate:
             raise StopTraining(f"success rate {summary['success_rate']:.0%} reached {self.rate:.0%}")
 
@@ -141,7 +139,6 @@ class StopOnPlateau(Callback):
         return float("-inf") if self._best.reward is None else self._best.reward
 
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
-        """Count evaluations since the best one."""
         self.stale = 0 if self._best.improved(summary) else self.stale + 1
         if self.stale >= self.patience:
             rate = self._best.told_success
@@ -151,12 +148,10 @@ class StopOnPlateau(Callback):
     def state_dict(self) -> State:
         """Return the best mean return (None before the first), its success rate if that counts, and the count."""
         rate = self._best.told_success
-        return {"best": self._best.reward, "stale": self.stale} | (
-            {} if rate is None else {"best_success": rate}
-        )
+        success = {} if rate is None else {"best_success": rate}
+        return {"best": self._best.reward, "stale": self.stale} | success
 
     def load_state_dict(self, state: State) -> None:
-        """Continue counting."""
         self._best.load(state["best"], state.get("best_success"))
         self.stale = int(state["stale"])
 
@@ -168,12 +163,11 @@ class TellOfNoSuccess(Callback):
         self._told = False
 
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
-        """Look for the rate."""
         if "success_rate" not in summary and not self._told:
             self._told = True
             warnings.warn(
-                "best_by is success, but no episode of this evaluation says is_success in its last info: without it "
-                "the best is chosen by the mean return; let the environment say it, or leave best_by out",
+                "best_by is success, but no episode of this evaluation reports is_success in its last info, so the "
+                "best is chosen by the mean return; report it in the environment, or leave best_by out",
                 stacklevel=2,
             )
 
@@ -197,7 +191,6 @@ class SaveEvery(Callback):
         self._saved = context.start.clock // self.every
 
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
-        """Save once per crossed multiple."""
         if progress.clock // self.every > self._saved:
             self._saved = progress.clock // self.every
             self._agent.save(self._folder / f"step_{progress.clock}")
@@ -210,7 +203,6 @@ class OnEvaluation(Callback):
         self.function = function
 
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
-        """Call it."""
         self.function(progress.clock, summary)
 
 
@@ -222,7 +214,6 @@ class TimeLimit(Callback):
         self._deadline = time.monotonic() + seconds
 
     def on_collect(self, progress: Progress) -> None:
-        """Check the time."""
         if time.monotonic() >= self._deadline:
             raise PauseTraining(f"time limit of {self.seconds:g} s reached")
 

@@ -18,25 +18,20 @@ class LocalEngine:
 
     @property
     def spec(self) -> EnvSpec:
-        """The spaces of the environments, and the number of rows."""
         return self._stepper.spec
 
     @property
     def notices(self) -> list[str]:
-        """Hints about the environments, to be shown before training."""
         return self._stepper.notices
 
     def make_sampler(self, explorer: Explorer, recorder: Recorder) -> Sampler:
-        """Return a sampler in these environments."""
         return LocalSampler(self._stepper, explorer, recorder)
 
     def restart(self) -> None:
-        """Replace the environments after a fault."""
         self.close()
         self._stepper = self._build()
 
     def close(self) -> None:
-        """Close the environments."""
         self._stepper.close()
 
 

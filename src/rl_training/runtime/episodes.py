@@ -25,7 +25,6 @@ class RunningEpisodes:
         self._started = np.full(rows.num_envs, time.monotonic())
 
     def add(self, step: StepArrays) -> None:
-        """Add one step."""
         self._returns += step.reward
         self.lengths += self.rows.any(step.valid)
         if step.any_ended:
@@ -69,7 +68,6 @@ class RunningEpisodes:
         return finished
 
     def state_dict(self) -> State:
-        """Return the totals so far."""
         return {
             "returns": self._returns.tolist(),
             "lengths": self.lengths.tolist(),

@@ -50,7 +50,6 @@ class RecentEpisodes:
         }
 
     def state_dict(self) -> State:
-        """Return the recent episodes and the count."""
         recent = [
             [one.total_reward, one.length, one.seconds, *([] if one.success is None else [one.success])]
             for one in self.recent
@@ -58,7 +57,6 @@ class RecentEpisodes:
         return {"recent": recent, "total_episodes": self.total}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore them."""
         self.recent.clear()
         for total, length, seconds, *success in state["recent"]:
             told = float(success[0]) if success else None
@@ -69,10 +67,10 @@ class RecentEpisodes:
 class MetricMeans:
     """Means of the metrics since the last log row, under the names that `name_in_log` returns.
 
-    Only sums are kept: a number that outlives its update holds the heap around it open, which on large networks is
-    half a megabyte each. What lies on the CPU is read at once, which costs less than to add tensors; on any other
-    device sums stay where they are, so that adding does not wait for it. Not every
-    update has the same metrics: a delayed actor has no loss in between. So each name has its own count.
+    Only sums are kept: a tensor that outlives its update fragments the heap, by half a megabyte each on large networks.
+    Tensors on the CPU are read at once, which is faster than adding them; on other devices the sums stay there, so that
+    adding does not wait for the device. Each name has its own count, as not every update has the same metrics: a
+    delayed actor has no loss in between.
     """
 
     def __init__(self, name_in_log: Callable[[str], str] = logged_name) -> None:
@@ -81,7 +79,6 @@ class MetricMeans:
         self._counts: dict[str, int] = {}
 
     def add(self, metrics: Metrics) -> None:
-        """Add one update's metrics."""
         sums, counts = self._sums, self._counts
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + (value.item() if value.is_cpu else value.double())
@@ -98,21 +95,19 @@ class MetricMeans:
         return means
 
     def state_dict(self) -> State:
-        """Return the sums since the last row."""
         return {
             "names": list(self._sums),  # the order is that of the log's columns
             "counts": list(self._counts.values()),
-            "sums": [total.hex() for total in self._read_sums()],  # exact, and JSON knows no nan
+            "sums": [total.hex() for total in self._read_sums()],  # exact, and JSON has no nan
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore it."""
         names = state["names"]
         self._sums = dict(zip(names, map(float.fromhex, state["sums"]), strict=True))
         self._counts = dict(zip(names, map(int, state["counts"]), strict=True))
 
     def _read_sums(self) -> list[float]:
-        """Return the sums as numbers, with one synchronisation for all that lie on a device."""
+        """Return the sums as numbers, with one synchronisation for all tensors on a device."""
         elsewhere = [total for total in self._sums.values() if isinstance(total, Tensor)]
         read = iter(torch.stack(elsewhere).tolist() if elsewhere else [])
         return [next(read) if isinstance(total, Tensor) else total for total in self._sums.values()]

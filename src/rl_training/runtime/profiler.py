@@ -1,10 +1,10 @@
-"""Where the time of a run goes. What is not watched pays nothing: methods are wrapped when a profiler is there."""
+"""Measures where the time of a run goes, by wrapping methods; without a profiler there is no overhead."""
 
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rl_training.core.protocols import Logger
 from rl_training.core.timing import heard_by
 from rl_training.core.types import Progress
 from rl_training.runtime.callbacks import Callback, TrainingContext
@@ -18,22 +18,11 @@ SECTIONS = ("env", "act", "store", "sample", "update", "log", "evaluate", "check
 UPDATE = "update"
 
 
-class _Log:
-    """Passes rows on; the logger behind it outlives a trainer that is made anew, and must not be wrapped twice."""
-
-    def __init__(self, inner: Logger) -> None:
-        self._inner = inner
-
-    def log(self, metrics: dict[str, float], timesteps: int) -> None:
-        """Pass on."""
-        self._inner.log(metrics, timesteps)
-
-
 class Profiler(Callback):
     """Counts seconds and calls by section; every second is in one section, or in `other`.
 
-    A section within another counts for itself alone. What a learner tells by `lap` is told as `update/<name>`, and is
-    a part of `update`. Wrappers only call through, so a run learns the same with them.
+    Time in a nested section is not counted in the outer one. The parts of an update that a learner reports by `lap` are
+    listed as `update/<name>`, as parts of `update`. Profiling does not change the result of a run.
     """
 
     def __init__(self) -> None:
@@ -48,7 +37,7 @@ class Profiler(Callback):
         self._timesteps: int | None = None
 
     def watch(self, trainer: "Trainer") -> None:
-        """Wrap what the trainer calls; the clock starts with the first one, as a run may be made anew after a fault."""
+        """Wrap the methods that the trainer calls; time counts from the first trainer, as a fault may replace it."""
         if not self._watches:
             self._started, self._watches = time.perf_counter(), True
         sampler, source = trainer.sampler, trainer.source
@@ -57,7 +46,7 @@ class Profiler(Callback):
             self.time_calls(sampler.explorer, "act", "act")
             self.time_calls(sampler.explorer, "after_step", "act", counted=False)
             self.time_calls(sampler.explorer, "end_collect", "act", counted=False)
-        elif sampler is not None:  # whose insides are elsewhere
+        elif sampler is not None:  # it runs elsewhere
             self.time_calls(sampler, "collect", "env")
         if sampler is not None:
             self.time_calls(source, "record_action", "store")
@@ -67,38 +56,37 @@ class Profiler(Callback):
         _replace(source, "batches", self._timed_batches)
         _replace(trainer.learner, "update", self._heard)
         self.time_calls(trainer.learner, "update", UPDATE)
-        trainer.logger = _Log(trainer.logger)
-        self.time_calls(trainer.logger, "log", "log")
+        # the logger outlives a trainer that is replaced after a fault, so it must not be wrapped itself
+        logger: Any = SimpleNamespace(log=trainer.logger.log)
+        self.time_calls(logger, "log", "log")
+        trainer.logger = logger
         if trainer.evaluate is not None:
             self.time_calls(trainer, "evaluate", "evaluate")
         self.time_calls(trainer, "save_checkpoint", "checkpoint")
 
     def time_calls(self, owner: object, method: str, section: str, *, counted: bool = True) -> None:
-        """Let the calls of this object's method count for a section."""
+        """Count the time of a method of this object in a section."""
+        _replace(owner, method, lambda inner: self._timed(inner, section, counted))
 
-        def wrapper(inner: Method) -> Method:
-            def timed(*arguments: Any, **settings: Any) -> Any:
-                self._enter(section)
-                try:
-                    return inner(*arguments, **settings)
-                finally:
-                    self._leave()
-                    self._calls[section] += counted
+    def _timed(self, inner: Method, section: str, counted: bool) -> Method:
+        def timed(*arguments: Any, **settings: Any) -> Any:
+            self._enter(section)
+            try:
+                return inner(*arguments, **settings)
+            finally:
+                self._leave()
+                self._calls[section] += counted
 
-            return timed
-
-        _replace(owner, method, wrapper)
+        return timed
 
     def on_start(self, context: TrainingContext) -> None:
-        """Note where the run begins."""
         self._first_step = context.start.clock
 
     def on_end(self, progress: Progress) -> None:
-        """Stop the clock."""
         self._ended, self._timesteps = time.perf_counter(), progress.clock - self._first_step
 
     def report(self) -> dict[str, Any]:
-        """Return all seconds, the steps, and seconds and calls by section."""
+        """Return the total seconds, the steps, and seconds and calls by section."""
         total = (time.perf_counter() if self._ended is None else self._ended) - self._started
         sections: dict[str, dict[str, float]] = {}
         for name in SECTIONS:
@@ -109,7 +97,7 @@ class Profiler(Callback):
         return {"seconds": total, "timesteps": self._timesteps, "sections": sections}
 
     def text(self) -> str:
-        """Return a table, the dearest first."""
+        """Return a table of the sections, the longest first."""
         found = self.report()
         total, sections = found["seconds"], found["sections"]
 
@@ -129,14 +117,8 @@ class Profiler(Callback):
     def _timed_batches(self, inner: Method) -> Method:
         def batches(*arguments: Any) -> Iterator[Any]:
             drawn, end = iter(inner(*arguments)), object()
-            while True:
-                self._enter("sample")
-                try:
-                    batch = next(drawn, end)
-                finally:
-                    self._leave()
-                if batch is end:
-                    return
+            draw = self._timed(lambda: next(drawn, end), "sample", False)
+            while (batch := draw()) is not end:
                 self._calls["sample"] += 1
                 yield batch
 
@@ -169,5 +151,5 @@ class Profiler(Callback):
 
 
 def _replace(owner: object, method: str, wrapper: Callable[[Method], Method]) -> None:
-    """Put a wrapper in the place of a method of this one object."""
+    """Wrap a method of one object."""
     setattr(owner, method, wrapper(getattr(owner, method)))

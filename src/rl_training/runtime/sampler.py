@@ -34,16 +34,13 @@ class LocalSampler:
 
     @property
     def rows(self) -> Rows:
-        """The owner of each row."""
         return self.stepper.rows
 
     @property
     def resumable(self) -> bool:
-        """Whether the environments can be restored to the middle of an episode."""
         return self.stepper.resumable
 
     def start(self) -> None:
-        """Begin the first episodes."""
         self.stepper.reset()
 
     def collect(self, num_steps: int, progress: Progress) -> Collected:
@@ -63,15 +60,12 @@ class LocalSampler:
         return Collected(timesteps, episodes)
 
     def change_seed(self, *stream: int) -> None:
-        """Continue with other episodes than the first ones, where environments cannot be restored."""
         self.stepper.change_seed(*stream)
 
     def statistics(self) -> list[Any]:
-        """Return the running statistics of the environments' wrappers."""
         return self.stepper.statistics()
 
     def use_statistics(self, statistics: list[Any], *, frozen: bool = True) -> None:
-        """Set the running statistics of the wrappers at the next reset."""
         self.stepper.use_statistics(statistics, frozen=frozen)
 
     def state_dict(self) -> State:

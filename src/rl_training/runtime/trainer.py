@@ -87,9 +87,7 @@ class Trainer:
         self.pause_reason: str | None = None
         self.best = Best(best_by)
         self.last_evaluation: dict[str, Any] | None = None
-        self._log_due = Trigger(cadence.log)
-        self._evaluate_due = Trigger(cadence.evaluate)
-        self._checkpoint_due = Trigger(cadence.checkpoint)
+        self._jobs = {name: Trigger(getattr(cadence, name)) for name in ("log", "evaluate", "checkpoint")}
         self._evaluated_at = -1
         self._ended_at = -1
         self._resumed = False
@@ -108,7 +106,7 @@ class Trainer:
         self.progress = progress
         self._started, self._started_at = time.monotonic(), progress.clock
         if not self._resumed:  # a run that begins with another run's agent starts counting here
-            for trigger in (self._log_due, self._evaluate_due, self._checkpoint_due):
+            for trigger in self._jobs.values():
                 trigger.due(progress.clock)
         self._run_due_jobs()  # jobs that an interruption left undone
         while not self.progress.done and self.stop_reason is None and self.pause_reason is None:
@@ -133,11 +131,6 @@ class Trainer:
         return self.progress
 
     @property
-    def best_reward(self) -> float | None:
-        """The mean return of the best evaluation so far."""
-        return self.best.reward
-
-    @property
     def paused(self) -> bool:
         """Whether a resumed run would have something left to do."""
         return self.pause_reason is not None and self._ended_at != self.progress.clock
@@ -150,11 +143,11 @@ class Trainer:
         now = self.progress.clock
         times = self._times()  # before jobs that take long: steps per second are of training
         last = self._ending and self._ended_at != now
-        checkpoint_due = self._checkpoint_due.due(now) or last
+        checkpoint_due = self._jobs["checkpoint"].due(now) or last
         if self.pause_reason is not None:
             self._checkpoint()
             return
-        evaluate_due = self.evaluate is not None and (self._evaluate_due.pending(now) or last)
+        evaluate_due = self.evaluate is not None and (self._jobs["evaluate"].pending(now) or last)
         improved = False
         if evaluate_due:
             if checkpoint_due:
@@ -169,7 +162,7 @@ class Trainer:
         ended = self._ending and (evaluate_due or last)  # the evaluation itself may have stopped the run
         if ended:
             self._ended_at = now
-        if self._log_due.due(now) or evaluate_due or last:
+        if self._jobs["log"].due(now) or evaluate_due or last:
             self.logger.log(times | self._row(), now)
         paused = self.pause_reason is not None
         if improved or paused or ended or (checkpoint_due and not evaluate_due):
@@ -213,7 +206,7 @@ class Trainer:
         assert self.evaluate is not None
         summary = self.evaluate().summary()
         self.last_evaluation, self._evaluated_at = summary, self.progress.clock
-        self._evaluate_due.due(self.progress.clock)
+        self._jobs["evaluate"].due(self.progress.clock)
         improved = self.best.improved(summary)
         self._notify("on_evaluate", self.progress, summary)
         return improved
@@ -236,9 +229,7 @@ class Trainer:
     def state_dict(self) -> State:
         """Return which jobs have run, the metrics since the last log row, and the state of the callbacks."""
         return {
-            "log_fired": self._log_due.fired,
-            "evaluate_fired": self._evaluate_due.fired,
-            "checkpoint_fired": self._checkpoint_due.fired,
+            **{f"{name}_fired": trigger.fired for name, trigger in self._jobs.items()},
             "best_reward": self.best.reward,
             "best_success": self.best.told_success,
             "stop_reason": self.stop_reason,
@@ -247,18 +238,16 @@ class Trainer:
             "metrics": self.metrics.state_dict(),
             "own_metrics": self.own_metrics.state_dict(),
             "episodes": self.episodes.state_dict(),
-            "callbacks": [[name, state] for name, state in self._callback_states() if state],
+            "callbacks": [
+                [type(each).__name__, own] for each in self.callbacks if (own := each.state_dict())
+            ],
         }
-
-    def _callback_states(self) -> list[tuple[str, State]]:
-        return [(type(callback).__name__, callback.state_dict()) for callback in self.callbacks]
 
     def load_state_dict(self, state: State) -> None:
         """Continue from a saved state; callbacks are matched by class and order."""
         self._resumed = True
-        self._log_due.fired = int(state["log_fired"])
-        self._evaluate_due.fired = int(state["evaluate_fired"])
-        self._checkpoint_due.fired = int(state["checkpoint_fired"])
+        for name, trigger in self._jobs.items():
+            trigger.fired = int(state[f"{name}_fired"])
         self.best.load(state["best_reward"], state.get("best_success"))
         self.stop_reason = state.get("stop_reason")
         self._ended_at = int(state["ended_at"])

@@ -73,7 +73,7 @@ def test_an_environment_that_never_tells_is_told_once_and_the_return_decides(
     outcome = cli("train", "--config", path, "--quiet")
     assert outcome.code == 0
     (warning,) = outcome.warnings
-    assert "best_by is success, but no episode of this evaluation says is_success" in warning
+    assert "best_by is success, but no episode of this evaluation reports is_success" in warning
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert read_pointer(run_dir, "best").name == "step_192"
 

@@ -408,7 +408,7 @@ def test_cadence_best_and_callbacks_continue_after_a_state_round_trip() -> None:
     rest.fit(Progress(timesteps=40, updates=4, total_timesteps=80))
     late = [event for event in whole.named("checkpoint", "log") if event[1] > 40]
     assert second.named("checkpoint", "log") == late
-    assert rest.best_reward == trainer.best_reward == 6.0
+    assert rest.best.reward == trainer.best.reward == 6.0
     states = [{**each.state_dict(), "elapsed": None} for each in (rest, trainer)]
     assert states[0] == states[1]
 
