@@ -22,7 +22,15 @@ PAGES = [
     *sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")),
 ]
 
-CLEAN_SOURCES: tuple[str, ...] = ("cli", "config", "__init__.py", "algorithms/base.py")
+CLEAN_SOURCES: tuple[str, ...] = (
+    "cli",
+    "config",
+    "core",
+    "envs",
+    "runtime",
+    "__init__.py",
+    "algorithms/base.py",
+)
 """Folders and files below `src/rl_training` whose docstrings, comments and messages are checked as well."""
 PAGES += sorted(
     path.relative_to(ROOT).as_posix()
