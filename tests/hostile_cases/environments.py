@@ -56,7 +56,7 @@ CASES = [
           words=("the worker of environment", "died", "last good checkpoint")),
     train("a step without end", "--env-id", "strange_envs:strange/Hangs-v0", *WORKERS, "--env-timeout", "2", code=1,
           kept=Kept.RESUMES, words=("environment", "2 s", "last good checkpoint")),
-    refused("an observation without a number", "EmptyBox", "observation space", "holds no number"),
+    refused("an observation without a number", "EmptyBox", "observation space", "contains no numbers"),
     refused("texts as observations", "TextSpace", "observation space Text"),
     refused("graphs as observations", "GraphSpace", "observation space Graph"),
     refused("tuples as actions", "TupleAction", "action space Tuple"),

@@ -1,4 +1,4 @@
-"""Update rules. The table below is the whole registry: a new algorithm is one line in it."""
+"""Algorithms; `ALGORITHMS` is the registry."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
-    """Refuse an action space that the algorithm does not take, and name the algorithms that do."""
+    """Raise an error for an action space that the algorithm does not support, naming algorithms that do."""
     action_layout(space)
     if not isinstance(space, algorithm.action_spaces):
         wanted = algorithm.action_spaces[0]

@@ -1,4 +1,4 @@
-"""Advantage actor-critic, the synchronous form of arXiv:1602.01783: config, loss, learner and public face."""
+"""Advantage actor-critic, the synchronous form of arXiv:1602.01783: config, loss, learner and algorithm."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ from rl_training.algorithms.on_policy import (
     build_rollouts,
 )
 from rl_training.algorithms.optimizers import FlatRMSprop
-from rl_training.config.schedules import Schedule
 from rl_training.core.spaces.layout import ANY_ACTION
 from rl_training.core.types import Numbers, Progress, StepMetrics, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
@@ -36,9 +35,6 @@ class A2CConfig(ActorCriticConfig):
     """Steps per environment in one rollout."""
     learning_rate: float = 7e-4
     """Learning rate of RMSprop at the start."""
-    learning_rate_schedule: Schedule = "constant"
-    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
-    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
     gae_lambda: float = 1.0
     """Lambda of generalized advantage estimation, in [0, 1]: 0 uses one step, 1 the whole rollout."""
     normalize_advantage: bool = False
@@ -47,12 +43,11 @@ class A2CConfig(ActorCriticConfig):
     """Epsilon of RMSprop, added to the root of the mean squared gradient."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return a message for every invalid setting, with its key, value and remedy."""
         return [*super().problems(num_envs), *self.not_positive("rms_prop_eps")]
 
 
 # With the default networks and heads `a2c_gradient` computes this loss together with its derivatives.
-# tests/unit/algorithms/test_loss_gradients.py holds both equal; tests/parity/test_update_paths.py trains with both.
+# tests/unit/algorithms/test_loss_gradients.py compares both; tests/parity/test_update_paths.py trains with both.
 def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef: float) -> dict[str, Tensor]:
     """Return the objective and its parts as 0-d tensors. Pure.
 
@@ -88,7 +83,7 @@ def a2c_gradient(
 
 
 class A2CLearner(OnPolicyLearner):
-    """The update rule: one gradient step on one rollout. Knows no environment, file, logger or clock."""
+    """The update rule: one gradient step on one rollout."""
 
     def __init__(self, config: A2CConfig, actor: Actor[ActorCriticPolicy]) -> None:
         self.config = config
@@ -98,7 +93,6 @@ class A2CLearner(OnPolicyLearner):
         super().__init__(config, actor, optimizer, loss=a2c_loss, gradient=a2c_gradient)
 
     def update(self, batch: RolloutBatch, progress: Progress) -> UpdateResult:
-        """Train on one rollout [T * N]."""
         config, learning_rate = self.config, self.learning_rate(progress)
         with self.learning():
             measured, gradients = self.objective.forward(
@@ -133,5 +127,4 @@ class A2C(Algorithm):
     def build_learner(
         settings: A2CConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
     ) -> A2CLearner:
-        """Return the update rule."""
         return A2CLearner(settings, actor)

@@ -1,4 +1,4 @@
-"""The objective of the on-policy algorithms: from a batch to the parts of the loss and to the gradients."""
+"""The objective of the on-policy algorithms: computes the loss of a batch and its gradients."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -26,17 +26,16 @@ from rl_training.policies.actor_critic import ActorCriticPolicy
 Loss: TypeAlias = Callable[..., dict[str, Tensor]]
 """(columns of a minibatch, settings by keyword) -> `loss` and its parts, as 0-d tensors."""
 LossGradient: TypeAlias = Callable[..., tuple[StepMetrics, Numbers, Numbers | None, Numbers]]
-"""The same with the gradients of `loss` with respect to `logprobs`, `entropy` (None if it has none) and `new_values`.
-Called with the backend of the columns as well."""
+"""Also returns the gradients of `loss` with respect to `logprobs`, `entropy` (None if unused) and `new_values`. It also
+takes the backend of the columns."""
 
 
 class ActorCriticObjective:
     """Runs the network, evaluates the actions and differentiates the loss.
 
     `loss` is the function that is minimised; autograd differentiates it for any network and head. `gradient` is the
-    same function with its derivatives by hand; it runs if network and head are known to `models.fast`. `path` names the
-    way, and `backend` is the kind of numbers that batches must hold. tests/parity/test_update_paths.py holds all ways
-    equal.
+    same function with hand-written derivatives, used if `models.fast` supports the network and the head. `path` names
+    the choice, and `backend` is the library of the numbers in a batch. tests/parity/test_update_paths.py compares all.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class ActorCriticObjective:
     def _select_network(
         self, policy: ActorCriticPolicy, optimizer: FlatOptimizer, fast: Backend
     ) -> tuple[Backprop, str]:
-        """Return the network with its backward pass, and the name of the way."""
+        """Return the network with its backward pass, and the name of the path."""
         gradient_of = optimizer.gradient_of
         layers, read = layers_after_encoder(policy.network), policy.encoded
         known: ExplicitRecurrent | ExplicitActorCritic | None = explicit_recurrent(layers, gradient_of, fast)
@@ -78,9 +77,8 @@ class ActorCriticObjective:
             return ExplicitReader(encoders, known, fast), "explicit"
         mine = {id(parameter) for parameter in layers.parameters()}
         below = [parameter for parameter in policy.network.parameters() if id(parameter) not in mine]
-        return ExplicitReader(
-            AutogradNetwork(read, below, gradient_of), known, fast
-        ), "explicit after autograd"
+        features = AutogradNetwork(read, below, gradient_of)
+        return ExplicitReader(features, known, fast), "explicit after autograd"
 
     def forward(self, rows: RolloutBatch, **settings: Any) -> tuple[StepMetrics, tuple[Numbers, ...]]:
         """Return the parts of the loss for a minibatch, and the gradients that `backward` takes."""
@@ -91,7 +89,6 @@ class ActorCriticObjective:
     def _gradients_by_hand(
         self, params: Numbers, values: Numbers, rows: RolloutBatch, settings: Mapping[str, Any]
     ) -> tuple[StepMetrics, tuple[Numbers, ...]]:
-        """Return what `gradient` computes for the network's outputs."""
         assert self._evaluate is not None, "by_hand is false without it"
         params = self.policy.head.masked(params, rows.action_masks, self.backend.xp)
         logprobs, entropy, back = self._evaluate(params, rows.actions)
@@ -103,7 +100,6 @@ class ActorCriticObjective:
     def _gradients_by_autograd(
         self, params: Tensor, values: Tensor, rows: RolloutBatch, settings: Mapping[str, Any]
     ) -> tuple[StepMetrics, tuple[Numbers, ...]]:
-        """Return what `loss` computes for the network's outputs, and its gradients."""
         outputs = [params.requires_grad_(), values.requires_grad_()]
         logprobs, entropy = self.policy.log_prob_entropy(params, rows.actions, rows.action_masks)
         losses = self.loss(self._columns(rows, logprobs, entropy, values), **settings)
@@ -113,7 +109,7 @@ class ActorCriticObjective:
         return {name: part.detach() for name, part in losses.items()}, gradients
 
     def backward(self, gradients: tuple[Numbers, ...]) -> None:
-        """Write the gradients of all parameters: those of the network and those of the head."""
+        """Write the gradients of the network and of the head."""
         by_params, by_values, *by_own = gradients
         self.network.backward(by_params, by_values)
         for place, gradient in zip(self._places, by_own, strict=True):
@@ -124,12 +120,12 @@ class ActorCriticObjective:
         self, rows: RolloutBatch, logprobs: Numbers, entropy: Numbers, values: Numbers
     ) -> Mapping[str, Numbers]:
         advantages = rows.advantages
+        if self.normalize:
+            advantages = normalized(advantages, rows.valid, self.backend.xp)
         return {
             "logprobs": logprobs,
             "old_logprobs": rows.logprobs,
-            "advantages": normalized(advantages, rows.valid, self.backend.xp)
-            if self.normalize
-            else advantages,
+            "advantages": advantages,
             "returns": rows.returns,
             "values": rows.values,
             "new_values": values,
@@ -152,16 +148,13 @@ def row_weights(rows: Numbers, valid: Numbers | None, backend: Backend) -> Numbe
 
 
 def normalized(advantages: Numbers, valid: Numbers | None, xp: Any = torch) -> Numbers:
-    """Return advantages [B] with zero mean and unit deviation over the valid rows; unchanged if fewer than two.
-
-    `xp` is the library of the numbers, NumPy or torch.
-    """
+    """Return advantages [B] with zero mean and unit deviation over the valid rows; unchanged if fewer than two."""
     if valid is None:
         if len(advantages) < 2:
             return advantages
         centred = advantages - advantages.sum() / len(advantages)
         return centred / (((centred * centred).sum() / (len(advantages) - 1)) ** 0.5 + 1e-8)
-    count = valid.sum()  # stays on its device, so that nothing waits for it
+    count = valid.sum()  # stays on the device, without synchronisation
     centred = advantages - (advantages * valid).sum() / count.clip(1)
     deviation = ((centred * centred * valid).sum() / (count - 1).clip(1)) ** 0.5
     return xp.where(count < 2, advantages, centred / (deviation + 1e-8))

@@ -21,9 +21,9 @@ PolicyT_co = TypeVar("PolicyT_co", bound=NetworkPolicy, covariant=True)
 
 @dataclass(frozen=True)
 class BuildContext:
-    """The part of a run's config that builders may see, and the stream that initial weights are drawn from.
+    """The part of a run's config that builders may use, and the generator of initial weights.
 
-    Weights are drawn in the order of building: the actor's first, then what the learner adds.
+    Weights are drawn in the order of construction: the actor's, then the learner's.
     """
 
     spec: EnvSpec
@@ -32,42 +32,38 @@ class BuildContext:
     normalize_obs: bool = False
     normalize_reward: bool = False
     encoder: EncoderClass | None = None
-    """The class that `encoder: module:Name` means; ours are known by their names."""
+    """The class of a custom encoder (`module:Name`)."""
     frame_stack: int = 1
-    """How many frames, side by side along its first axis, make one observation; replay keeps each of them once."""
+    """Number of frames that are stacked along the first axis of an observation; replay stores each frame once."""
     channels_first: bool = False
-    """Whether images have their channels first, whatever their shape; otherwise the settings say how to know."""
+    """Whether images have their channels first; otherwise the settings apply."""
     weights: torch.Generator = field(default_factory=torch.Generator)
 
     def __post_init__(self) -> None:
         self.weights.manual_seed(self.seed)
 
     def encoding(self, settings: AlgorithmConfig, *, shared: bool | None = True) -> Encoding:
-        """Return the encoder that the settings ask for; `shared` if actor and critic are to have one together.
-
-        None: if it reads images, as those take most of the time.
-        """
-        space, reading = (
-            self.spec.observation_space,
-            image_reading(settings, channels_first=self.channels_first),
-        )
+        """Return the encoder of the settings; `shared` by actor and critic, where None shares encoders of images."""
+        space = self.spec.observation_space
+        reading = image_reading(settings, channels_first=self.channels_first)
         encoder, images = chosen_encoder(settings.encoder, self.encoder, space, reading)
-        if encoder is None:
-            _refuse_image_settings(settings)
+        for name, usual in (("image_scale", None), ("image_channels", "auto")):
+            if encoder is None and getattr(settings, name) != usual:
+                raise UserError(f"{name} is given, but no observation is an image; leave it out")
         if shared is None:
             shared = encoder is not None and bool(image_leaves(space, images))
         return Encoding(encoder, settings.features_dim, dict(settings.encoder_kwargs), shared, images)
 
-    def reward_normalizer(self, gamma: float) -> RewardNormalizer | None:
-        """Return the reward scale that the run asks for, if any."""
-        return RewardNormalizer(gamma) if self.normalize_reward else None
-
-
-def _refuse_image_settings(settings: AlgorithmConfig) -> None:
-    """Raise an error for image settings if no observation is an image."""
-    for name, usual in (("image_scale", None), ("image_channels", "auto")):
-        if getattr(settings, name) != usual:
-            raise UserError(f"{name} is given, but no observation is an image; leave it out")
+    def policy_settings(self, settings: Any, *, shared: bool | None = True) -> dict[str, Any]:
+        """Return the arguments that all policies share; `shared` is that of `encoding`."""
+        return {
+            "hidden_sizes": settings.hidden_sizes,
+            "activation": settings.activation,
+            "encoding": self.encoding(settings, shared=shared),
+            "normalize_obs": self.normalize_obs,
+            "reward_normalizer": RewardNormalizer(settings.gamma) if self.normalize_reward else None,
+            "generator": self.weights,
+        }
 
 
 def image_reading(settings: AlgorithmConfig, *, channels_first: bool) -> ImageReading:
@@ -77,17 +73,17 @@ def image_reading(settings: AlgorithmConfig, *, channels_first: bool) -> ImageRe
 
 @dataclass(frozen=True)
 class Actor(Generic[PolicyT_co]):
-    """Everything that sampling, predicting and evaluating need."""
+    """The parts for sampling, predicting and evaluating."""
 
     policy: PolicyT_co
     explorer: Explorer
 
 
 class StatefulLearner(Learner[Any], Protocol):
-    """A learner whose state is grouped by file; `model` is all that acting needs.
+    """A learner whose state is grouped by file; `model` is everything that acting needs.
 
-    `not_finite` names a learned value in a state that is nan or infinite. `learned_state` is networks and
-    weights alone, which `load_learned` puts into another course of learning. `update_path` says how gradients come.
+    `not_finite` names a learned value in a state that is nan or infinite. `learned_state` is networks and weights only,
+    which `load_learned` copies into another learner. `update_path` says how gradients are computed.
     """
 
     @property
@@ -102,7 +98,7 @@ class StatefulLearner(Learner[Any], Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of, besides its environments."""
+    """The parts of a run, besides its environments."""
 
     actor: Actor[Any]
     source: ExperienceSource[Any]
@@ -123,13 +119,13 @@ def sde_problems(*, use_sde: bool, sde_sample_freq: int) -> list[str]:
 
 
 def encoder_problems(settings: AlgorithmConfig) -> list[str]:
-    """Return the problems of the encoder settings that show before the encoder is built."""
+    """Return the problems of the encoder settings that are visible before the encoder is built."""
     found = settings.outside("features_dim", 1, 2**14)
     if settings.image_scale is not None:
         found += settings.not_positive("image_scale")
     for name, usual in (("image_scale", None), ("image_channels", "auto"), ("encoder_kwargs", {})):
         if settings.encoder == "flat" and getattr(settings, name) != usual:
-            found.append(f"{name} is given, but encoder 'flat' has no use for it; leave one of them out")
+            found.append(f"{name} is given, but encoder 'flat' does not use it; leave one of them out")
     if not is_plain(settings.encoder_kwargs):
         found.append(f"encoder_kwargs cannot be saved as they are; use {PLAIN}")
     name, known = settings.encoder, encoder_names()

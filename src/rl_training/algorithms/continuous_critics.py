@@ -18,12 +18,7 @@ from rl_training.models.autograd_network import AutogradCritics, AutogradNetwork
 from rl_training.models.encoded_network import Encoded, layers_after_encoder
 from rl_training.models.ensemble import EnsembleMLP
 from rl_training.models.fast.backend import TorchBackend, fast_backend
-from rl_training.models.fast.networks import (
-    ExplicitCritics,
-    ExplicitMLP,
-    explicit_critics,
-    explicit_mlp,
-)
+from rl_training.models.fast.networks import ExplicitCritics, ExplicitMLP, explicit_critics, explicit_mlp
 from rl_training.policies.continuous import ContinuousPolicy
 
 
@@ -42,7 +37,6 @@ class ContinuousConfig(ReplayConfig):
     None shares it for images."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [*super().problems(num_envs), *self.not_positive("tau"), *self.outside("tau", 0, 1)]
         if self.critic_hidden_sizes is not None:
             found += self.bad_sizes("critic_hidden_sizes")
@@ -52,8 +46,7 @@ class ContinuousConfig(ReplayConfig):
 class ContinuousLearner(OffPolicyLearner):
     """Actor, critics, their optimizers and the target critics.
 
-    The actor's optimizer has the policy's parameters, the critics' optimizer theirs. A shared encoder belongs to the
-    critics; the actor's loss does not train it.
+    A shared encoder belongs to the critics; the actor's loss does not train it.
     """
 
     actor_run: ExplicitMLP | AutogradNetwork
@@ -94,7 +87,7 @@ class ContinuousLearner(OffPolicyLearner):
         }
 
     def _build_runs(self, network: nn.Module) -> None:
-        """Select how all networks run: by hand if every one of them is known, otherwise by autograd."""
+        """Select how all networks run: hand-written if `models.fast` supports all of them, otherwise autograd."""
         fast = fast_backend(self.device)
         by_actor, by_critics = self.actor_optimizer.gradient_of, self.critic_optimizer.gradient_of
         actor = explicit_mlp(network, by_actor, fast)
@@ -116,7 +109,7 @@ class ContinuousLearner(OffPolicyLearner):
             place.copy_(torch.as_tensor(gradient))
 
     def draw_noise(self, *shape: int) -> Numbers:
-        """Return standard normal numbers of a shape, as the backend reads them."""
+        """Return standard normal numbers of a shape, in the backend."""
         return self.backend.from_numpy(self.noise_rng.standard_normal(shape, dtype=float_dtype()))
 
 

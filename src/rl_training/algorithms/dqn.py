@@ -1,6 +1,7 @@
 """Deep Q-learning, Mnih et al. 2015, with the extensions of Rainbow (arXiv:1710.02298) as switches."""
 
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 import numpy as np
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from rl_training.algorithms.keywords import ConfigOrEnv, DQNKeywords
 
 DEFAULT_TARGET_TIMESTEPS = 10_000
+EXPLORATION = ("exploration_initial_eps", "exploration_final_eps", "exploration_fraction")
+FRACTIONS = ("tau", *EXPLORATION, "priority_alpha", "priority_beta")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +88,10 @@ class DQNConfig(ReplayConfig):
         return self.target_update_every_timesteps or DEFAULT_TARGET_TIMESTEPS
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [
             *super().problems(num_envs),
             *self.not_positive("max_grad_norm", "tau", "exploration_fraction"),
-            *self.outside("tau", 0, 1),
-            *self.outside("exploration_initial_eps", 0, 1),
-            *self.outside("exploration_final_eps", 0, 1),
-            *self.outside("exploration_fraction", 0, 1),
-            *self.outside("priority_alpha", 0, 1),
-            *self.outside("priority_beta", 0, 1),
+            *chain.from_iterable(self.outside(name, 0, 1) for name in FRACTIONS),
             *self.outside("num_atoms", 2, 10_000),
             *self.outside("num_quantiles", 1, 10_000),
         ]
@@ -108,11 +105,10 @@ class DQNConfig(ReplayConfig):
         return found
 
     def probable_mistakes(self, total_timesteps: int, num_envs: int) -> list[str]:
-        """A noisy network makes no use of random actions after the first ones."""
+        """Also report exploration settings that a noisy network does not use."""
         found = super().probable_mistakes(total_timesteps, num_envs)
         usual = {item.name: item.default for item in fields(self)}
-        names = ("exploration_initial_eps", "exploration_final_eps", "exploration_fraction")
-        unread = [name for name in names if getattr(self, name) != usual[name]]
+        unread = [name for name in EXPLORATION if getattr(self, name) != usual[name]]
         if self.noisy and unread:
             found.append(
                 f"noisy is true, so {' and '.join(unread)} has no effect: the network explores by its noise"
@@ -152,9 +148,9 @@ class DQNLearner(OffPolicyLearner):
         }
 
     def _begin(self, rows: Transitions, progress: Progress) -> Transitions:
-        """Bring the target up to date; if it then stays as it is, ask it for all batches at once."""
+        """Update the target network; if it then stays fixed, compute its outputs for all batches at once."""
         every, tau = self.config.target_timesteps, self.config.tau
-        # once per crossed multiple, before the updates that the new timesteps bring
+        # once per crossed multiple, before the updates of the new timesteps
         crossed = progress.timesteps // every - self.target_updates.value if every else 0
         for _ in range(min(crossed, 1) if tau == 1.0 else crossed):
             self.target.follow(tau)
@@ -165,7 +161,7 @@ class DQNLearner(OffPolicyLearner):
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[StepMetrics, Numbers | None]:
-        """Loss, backward, clipping, optimizer; then the target, if updates say when."""
+        """Loss, backward, clipping, optimizer; then the target network, if its interval is counted in updates."""
         # independent noise for each of the three passes through a noisy network
         noises = [self.policy.draw_noise(self.noise_rng, self.device) for _ in range(3)]
         loss, gradient, errors = self.objective.forward(rows, noises)
@@ -194,11 +190,9 @@ class DQN(Algorithm):
 
     @staticmethod
     def build_actor(settings: DQNConfig, context: BuildContext) -> Actor[QPolicy]:
-        """Return the policy and how it explores: by random actions, or by noise of its own."""
+        """Return the policy and an explorer with random actions; a noisy network explores by its noise."""
         policy = QPolicy(
             context.spec,
-            hidden_sizes=settings.hidden_sizes,
-            activation=settings.activation,
             dueling=settings.dueling,
             noisy=settings.noisy,
             distribution=settings.distribution,
@@ -206,10 +200,7 @@ class DQN(Algorithm):
             v_min=settings.v_min,
             v_max=settings.v_max,
             num_quantiles=settings.num_quantiles,
-            encoding=context.encoding(settings),
-            normalize_obs=context.normalize_obs,
-            reward_normalizer=context.reward_normalizer(settings.gamma),
-            generator=context.weights,
+            **context.policy_settings(settings),
         ).to(context.device)
         explorer = EpsilonGreedyExplorer(
             policy,
@@ -223,7 +214,6 @@ class DQN(Algorithm):
 
     @staticmethod
     def build_source(settings: DQNConfig, context: BuildContext, actor: Actor[QPolicy]) -> ReplaySource:
-        """Return its replay, uniform or by priority."""
         return build_replay(
             settings,
             context,
@@ -235,5 +225,4 @@ class DQN(Algorithm):
 
     @staticmethod
     def build_learner(settings: DQNConfig, context: BuildContext, actor: Actor[QPolicy]) -> DQNLearner:
-        """Return the update rule."""
         return DQNLearner(settings, actor, noise_rng=numpy_generator(context.seed, UPDATE_NOISE))

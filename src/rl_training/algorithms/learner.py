@@ -8,38 +8,44 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.config.schedules import ScheduledSetting
 from rl_training.core.errors import UserError
 from rl_training.core.state import Owners, gather, learned, not_finite, scatter
-from rl_training.core.types import Metrics, Numbers, State, StepMetrics
+from rl_training.core.types import Metrics, Numbers, Progress, State, StepMetrics
 from rl_training.models.encoders import encoder_name
 from rl_training.models.encoders.checking import learns_from_one_row
 from rl_training.policies.base import NetworkPolicy
 
 
 class BaseLearner:
-    """A learner declares its `owners`; saving, restoring and the check for finite numbers follow from them."""
+    """A learner declares its `owners`, which are saved, restored and checked for finite numbers."""
 
     owners: Owners
     """State by name. The first part of a name is the file it is saved in; `model` is everything that acting needs."""
     update_path = "autograd"
-    """How gradients are computed: `explicit` where `models.fast` knows the networks, which is faster."""
+    """How gradients are computed: `explicit` if `models.fast` supports the networks, which is faster."""
     networks_with_modes: tuple[nn.Module, ...] = ()
     """Networks that may have layers with a training mode, such as dropout: those with an encoder."""
+
+    _rate: ScheduledSetting
+
+    def learning_rate(self, progress: Progress) -> Tensor:
+        """Return the learning rate at this point of the run."""
+        return scalar(self._rate.at(progress.fraction))
 
     def state_dict(self) -> dict[str, State]:
         """Return everything that later updates depend on, as live tensors."""
         return gather(self.owners)
 
     def load_state_dict(self, state: Mapping[str, State]) -> None:
-        """Restore everything in place."""
         scatter(self.owners, state)
 
     def learned_state(self) -> dict[str, State]:
-        """Return networks and weights alone, as live tensors."""
+        """Return only networks and weights, as live tensors."""
         return gather(learned(self.owners))
 
     def load_learned(self, state: Mapping[str, State]) -> None:
-        """Copy networks and weights into this learner, and nothing else."""
+        """Load only networks and weights."""
         scatter(learned(self.owners), state)
 
     def not_finite(self, state: Mapping[str, State]) -> str | None:
@@ -85,7 +91,7 @@ def as_metrics(history: Sequence[StepMetrics]) -> Metrics:
     names = dict.fromkeys(name for step in history for name in step)
     found = {name: _mean([step[name] for step in history if name in step]) for name in names}
     plain = {name: number for name, number in found.items() if not isinstance(number, Tensor)}
-    # one conversion for all takes as long as for one
+    # converting all at once takes as long as converting one
     numbers = torch.tensor(list(plain.values()), dtype=torch.get_default_dtype()).unbind()
     return found | dict(zip(plain, numbers, strict=True))
 

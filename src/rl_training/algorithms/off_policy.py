@@ -1,4 +1,4 @@
-"""What the off-policy algorithms share: settings of replay and network, the frame of an update, and the source."""
+"""The base of the off-policy algorithms: settings of replay and network, the update, and the source."""
 
 from dataclasses import dataclass, replace
 
@@ -48,7 +48,6 @@ class ReplayConfig(AlgorithmConfig):
     """Activation function of the hidden layers."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [
             *self.not_positive("learning_rate", "train_freq"),
             *self.outside("batch_size", 1, 2**28),
@@ -64,15 +63,13 @@ class ReplayConfig(AlgorithmConfig):
         return found
 
     def rows_at_once(self, num_envs: int) -> tuple[int, str]:
-        """A batch has observations and their successors."""
-        return 2 * self.batch_size, "use a smaller batch_size"
+        return 2 * self.batch_size, "use a smaller batch_size"  # observations and next observations
 
     def rows_per_step(self, num_envs: int) -> int:
-        """One batch."""
         return self.batch_size
 
     def probable_mistakes(self, total_timesteps: int, num_envs: int) -> list[str]:
-        """A run may be too short for its first update."""
+        """Report a run that is too short for its first update."""
         found = []
         if self.learning_starts >= total_timesteps:
             found.append(
@@ -88,26 +85,22 @@ class ReplayConfig(AlgorithmConfig):
 
 
 class OffPolicyLearner(BaseLearner):
-    """Updates on several batches of transitions at once, so that preparing them is paid for once.
+    """Updates on several batches of transitions, which are prepared together.
 
-    An algorithm defines `_train_batch` for one batch, and `_begin` for what comes before the first.
+    An algorithm defines `_train_batch` for one batch, and optionally `_begin`, which runs before the first.
     """
 
     backend: Backend
-    """NumPy if the networks are known to `models.fast` and on the CPU, otherwise torch; selected at construction."""
+    """NumPy on the CPU if `models.fast` supports the networks, otherwise torch; selected at construction."""
 
     def __init__(self, config: ReplayConfig, actor: Actor[NetworkPolicy]) -> None:
-        # asking a module for its device takes as long as a layer
+        # cached: looking up the device of a module takes as long as a layer
         self.device = actor.policy.device
         self._inputs_of = actor.policy.inputs_of
         refuse_single_rows(actor.policy, config.batch_size, "use a larger batch_size")
         self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
         self._batch_size = config.batch_size
         self.owners = {"model": actor.policy}
-
-    def learning_rate(self, progress: Progress) -> Tensor:
-        """Return the step size at this point of the run."""
-        return scalar(self._rate.at(progress.fraction))
 
     def update(self, batch: Transitions, progress: Progress) -> UpdateResult:
         """Train on rows [K * B] of K batches, one after the other."""
@@ -121,23 +114,21 @@ class OffPolicyLearner(BaseLearner):
                 history.append(measured)
                 priorities.append(errors)
         metrics = as_metrics(history)
-        metrics["learning_rate"], metrics["explicit"] = (
-            learning_rate,
-            scalar(float(self.update_path != "autograd")),
-        )
+        metrics["learning_rate"] = learning_rate
+        metrics["explicit"] = scalar(float(self.update_path != "autograd"))
         found = [torch.as_tensor(errors) for errors in priorities if errors is not None]
         return UpdateResult(metrics, torch.cat(found) if found else None, updates=len(history))
 
     def _begin(self, rows: Transitions, progress: Progress) -> Transitions:
-        """Return the rows of all batches, prepared; called once before the first batch."""
+        """Return the prepared rows of all batches; called once before the first batch."""
         return rows
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[StepMetrics, Numbers | None]:
-        """Train on one batch [B]; return metrics, and errors [B] if the replay may prioritise by them.
+        """Train on one batch [B]; return metrics, and errors [B] for priorities, if there are any.
 
-        `rows` hold the networks' inputs; `updates` is the number of those before it in the run.
+        `rows` hold the networks' inputs; `updates` is the number of previous updates in the run.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define _train_batch")
 
@@ -147,13 +138,6 @@ class OffPolicyLearner(BaseLearner):
         with torch.no_grad():
             rows = replace(rows, obs=self._inputs_of(rows.obs), next_obs=self._inputs_of(rows.next_obs))
         return self.backend.rows(rows)
-
-
-def _shared_frames(context: BuildContext) -> int | None:
-    """Return how many frames of an observation its neighbours share; None where it is no stack that can be split."""
-    shape, count = context.spec.observation_space.shape, context.frame_stack
-    can_be_split = shape is not None and len(shape) > 1 and shape[0] % count == 0
-    return count if count > 1 and can_be_split else None
 
 
 def build_replay(
@@ -167,6 +151,8 @@ def build_replay(
 ) -> ReplaySource:
     """Return the replay that the policy learns from."""
     spec, policy = context.spec, actor.policy
+    shape, frames = spec.observation_space.shape, context.frame_stack
+    is_stack = frames > 1 and shape is not None and len(shape) > 1 and shape[0] % frames == 0
     buffer = ReplayBuffer.for_spaces(
         stored_space(spec),
         spec.action_space,
@@ -176,7 +162,7 @@ def build_replay(
         gamma=settings.gamma,
         prioritized=prioritized,
         priority_alpha=priority_alpha,
-        frame_stack=_shared_frames(context),
+        frame_stack=frames if is_stack else None,
         extra=actor.explorer.columns,
     )
     return ReplaySource(

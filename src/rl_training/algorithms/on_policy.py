@@ -1,4 +1,4 @@
-"""What the on-policy algorithms share: settings, parts, and the frame of an update."""
+"""The base of the on-policy algorithms: settings, parts and the update."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from rl_training.config import AlgorithmConfig
 from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import ACTIONS, numpy_generator
 from rl_training.core.spaces.masks import stored_space
-from rl_training.core.types import Metrics, Progress, UpdateResult
+from rl_training.core.types import Metrics, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 from rl_training.data.sources import RolloutSource
 from rl_training.models.mlp import ActivationName
@@ -70,23 +70,20 @@ class ActorCriticConfig(AlgorithmConfig):
     """Steps after which this noise is sampled again; -1 samples it once per rollout."""
 
     def smallest_batch(self, rows: int) -> int:
-        """Return the rows of the smallest batch that a rollout of `rows` is learned in."""
+        """Return the number of rows in the smallest batch of a rollout of `rows`."""
         return rows
 
     def larger_batches(self, rows: int) -> str:
-        """Return how to get larger ones, as text."""
+        """Return a remedy for batches that are too small."""
         return "use more num_steps or num_envs"
 
     def rows_at_once(self, num_envs: int) -> tuple[int, str]:
-        """A rollout is prepared whole, once for all epochs."""
         return self.num_steps * num_envs, "use fewer num_steps or num_envs"
 
     def rows_per_step(self, num_envs: int) -> int:
-        """The whole rollout."""
         return self.num_steps * num_envs
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [
             *self.not_positive("num_steps", "learning_rate", "max_grad_norm"),
             *self.outside("gamma", 0, 1),
@@ -111,7 +108,7 @@ class ActorCriticConfig(AlgorithmConfig):
         return found
 
     def probable_mistakes(self, total_timesteps: int, num_envs: int) -> list[str]:
-        """A run may be shorter than its first rollout."""
+        """Report a run that is shorter than its first rollout."""
         rows = self.num_steps * num_envs
         if rows <= total_timesteps:
             return []
@@ -122,7 +119,7 @@ class ActorCriticConfig(AlgorithmConfig):
 
 
 class OnPolicyLearner(BaseLearner):
-    """The frame of an update on one rollout: what happens before and after an algorithm's own steps."""
+    """The parts of an update on one rollout that all on-policy algorithms share."""
 
     def __init__(
         self,
@@ -133,7 +130,7 @@ class OnPolicyLearner(BaseLearner):
         loss: Loss,
         gradient: LossGradient,
     ) -> None:
-        """`loss` and `gradient` are the algorithm's own: see `ActorCriticObjective`."""
+        """`loss` and `gradient` are those of the algorithm; see `ActorCriticObjective`."""
         self.policy, self.optimizer = actor.policy, optimizer
         self.objective = ActorCriticObjective(
             actor.policy, optimizer, loss, gradient, normalize=config.normalize_advantage
@@ -147,12 +144,8 @@ class OnPolicyLearner(BaseLearner):
         self.networks_with_modes = () if plain else (actor.policy.network,)
         self.owners = {"model": actor.policy, "optimizer": optimizer}
 
-    def learning_rate(self, progress: Progress) -> Tensor:
-        """Return the step size at this point of the run."""
-        return scalar(self._rate.at(progress.fraction))
-
     def prepared(self, batch: RolloutBatch) -> RolloutBatch:
-        """Return the rollout where the network reads it, with the network's inputs in place of observations."""
+        """Return the rollout on the network's device, with the network's inputs in place of observations."""
         device = self.policy.device
         rows = batch if device.type == "cpu" else batch.to(device)
         return self.objective.backend.rows(replace(rows, obs=self.policy.prepare(rows.obs)))
@@ -160,7 +153,7 @@ class OnPolicyLearner(BaseLearner):
     def finished(self, batch: RolloutBatch, metrics: Metrics) -> UpdateResult:
         """Update the policy's statistics with the rollout and complete the metrics.
 
-        This comes last, so that acting and learning on one rollout use the same statistics.
+        This is the last step, so that acting and learning on one rollout use the same statistics.
         """
         self.policy.observe(batch.obs, batch.valid)
         metrics["explained_variance"] = explained_variance(batch)
@@ -171,7 +164,7 @@ class OnPolicyLearner(BaseLearner):
 
 
 def build_actor_critic(settings: ActorCriticConfig, context: BuildContext) -> Actor[ActorCriticPolicy]:
-    """Return a policy with values, and how it explores: by its own chance."""
+    """Return a policy with values, and an explorer that samples from it."""
     policy = ActorCriticPolicy(context.spec, **policy_settings(settings, context)).to(context.device)
     rng = numpy_generator(context.seed, ACTIONS)
     return Actor(policy, ActorCriticExplorer(policy, rng, matrices=exploration_matrices(settings, policy)))
@@ -180,27 +173,17 @@ def build_actor_critic(settings: ActorCriticConfig, context: BuildContext) -> Ac
 def exploration_matrices(
     settings: ActorCriticConfig, policy: ActorCriticPolicy
 ) -> ExplorationMatrices | None:
-    """Return what makes noise of the policy's features, if the settings ask for it."""
+    """Return the noise matrices of state-dependent exploration, if the settings use it."""
     if not isinstance(policy.head, StateDependentHead):
         return None
     return ExplorationMatrices(policy.head, policy.spec.num_envs, settings.sde_sample_freq)
 
 
 def policy_settings(settings: ActorCriticConfig, context: BuildContext) -> dict[str, Any]:
-    """Return the arguments of an actor-critic policy that the settings ask for."""
-    return {
-        "hidden_sizes": settings.hidden_sizes,
-        "critic_hidden_sizes": settings.critic_hidden_sizes,
-        "activation": settings.activation,
-        "shared_network": settings.shared_network,
-        "orthogonal_init": settings.orthogonal_init,
-        "log_std_init": settings.log_std_init,
-        "use_sde": settings.use_sde,
-        "encoding": context.encoding(settings, shared=settings.share_encoder),
-        "normalize_obs": context.normalize_obs,
-        "reward_normalizer": context.reward_normalizer(settings.gamma),
-        "generator": context.weights,
-    }
+    """Return the arguments of an actor-critic policy for these settings."""
+    names = ("critic_hidden_sizes", "shared_network", "orthogonal_init", "log_std_init", "use_sde")
+    common = context.policy_settings(settings, shared=settings.share_encoder)
+    return {name: getattr(settings, name) for name in names} | common
 
 
 def build_rollouts(
@@ -219,12 +202,8 @@ def build_rollouts(
         num_envs=spec.num_envs,
         extra=actor.explorer.columns,
     )
-    return RolloutSource(
-        buffer,
-        gamma=settings.gamma,
-        gae_lambda=settings.gae_lambda,
-        reward_scaler=actor.policy.reward_normalizer,
-    )
+    scaler = actor.policy.reward_normalizer
+    return RolloutSource(buffer, gamma=settings.gamma, gae_lambda=settings.gae_lambda, reward_scaler=scaler)
 
 
 def explained_variance(batch: RolloutBatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""Optimizers on one flat vector: clipping, moments and step take a few operations for any number of layers."""
+"""Optimizers on one flat vector: a step takes a few operations for any number of layers."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,10 +18,9 @@ SMALL = 2.0**-520
 class FlatOptimizer(ABC):
     """Gradient descent with global gradient clipping; a subclass defines the step.
 
-    The parameters become views of one vector, so that one operation reaches all of them; modules, state dicts
-    and NumPy views see the same memory as before. On twelve small tensors this saves a tenth of a whole update.
-    Learners write gradients into the views that `gradient_of` returns, then call `descend`. Frozen parameters have no
-    such view and do not change.
+    The parameters become views of one vector, which modules, state dicts and NumPy views share. With twelve small
+    tensors this saves a tenth of the time of an update. Learners write gradients into the views from `gradient_of` and
+    call `descend`. Frozen parameters have no such view and do not change.
     """
 
     is_learned = True
@@ -43,7 +42,7 @@ class FlatOptimizer(ABC):
         return self._places.get(id(parameter))
 
     def descend(self, learning_rate: Tensor) -> Tensor | float:
-        """Take one step down `gradient`; return its norm before clipping. No synchronisation with a device."""
+        """Take one step along `-gradient`; return its norm before clipping. Does not synchronise with the device."""
         lap("backward")
         norm = self._clipped_norm() if self._array is None else self._clipped_norm_of(self._array)
         with without_denormals():
@@ -58,7 +57,7 @@ class FlatOptimizer(ABC):
         return norm
 
     def _clipped_norm_of(self, array: Array) -> float:
-        """Do the same on the CPU, where reading a number is cheap and most gradients need no clipping."""
+        """Like `_clipped_norm` on the CPU, where reading a number is cheap and most gradients need no clipping."""
         norm = math.sqrt(np.dot(array, array))
         if self.max_grad_norm is not None and norm + 1e-6 > self.max_grad_norm:
             array *= self.max_grad_norm / (norm + 1e-6)
@@ -72,7 +71,7 @@ class FlatOptimizer(ABC):
         """Return the statistics of past gradients."""
 
     def load_state_dict(self, state: State) -> None:
-        """Restore it in place."""
+        """Restore the statistics in place."""
         for name, tensor in self.state_dict().items():
             if state[name].shape != tensor.shape:  # copy_ would broadcast a smaller one
                 raise ValueError(
@@ -118,7 +117,6 @@ class FlatAdam(FlatOptimizer):
         )
 
     def state_dict(self) -> State:
-        """Return moments and step count."""
         return {"exp_avg": self.exp_avg, "exp_avg_sq": self.exp_avg_sq, "step": self.step}
 
 
@@ -144,22 +142,21 @@ class FlatRMSprop(FlatOptimizer):
         self.flat.addcdiv_(grad, self._denominator, value=-learning_rate.item())  # a tensor on the CPU
 
     def state_dict(self) -> State:
-        """Return the mean squared gradient."""
         return {"square_avg": self.square_avg}
 
 
 class without_denormals:  # noqa: N801  # used like a function; a generator would take ten times as long
-    """Flush denormal numbers to 0 inside the block; a process that has asked for this itself keeps it.
+    """Flush denormal numbers to 0 inside the block, then restore the previous mode.
 
     Moments of dead units become denormal, and arithmetic with them takes twice as long.
     """
 
     def __enter__(self) -> None:
-        self._asked_for = SMALL * SMALL == 0.0
+        self._was_set = SMALL * SMALL == 0.0
         torch.set_flush_denormal(True)
 
     def __exit__(self, *_: object) -> None:
-        if not self._asked_for:
+        if not self._was_set:
             torch.set_flush_denormal(False)
 
 

@@ -1,4 +1,4 @@
-"""Proximal policy optimization, arXiv:1707.06347: config, loss, learner and public face."""
+"""Proximal policy optimization, arXiv:1707.06347: config, loss, learner and algorithm."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -50,19 +50,16 @@ class PPOConfig(ActorCriticConfig):
     """Stop the epochs before a minibatch whose approximate KL divergence exceeds this; none never stops them."""
 
     def smallest_batch(self, rows: int) -> int:
-        """The last minibatch of an epoch has what is left."""
+        """The last minibatch of an epoch may be smaller than the others."""
         return rows % self.batch_size or self.batch_size
 
     def rows_per_step(self, num_envs: int) -> int:
-        """One minibatch."""
         return min(self.batch_size, super().rows_per_step(num_envs))
 
     def larger_batches(self, rows: int) -> str:
-        """Nothing may be left, or more than one row."""
         return f"use a batch_size of 2 or more that divides num_steps * num_envs ({rows})"
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return a message for every invalid setting, with its key, value and remedy."""
         rows = self.num_steps * num_envs
         found = [
             *super().problems(num_envs),
@@ -79,7 +76,7 @@ class PPOConfig(ActorCriticConfig):
 
 
 # With the default networks and heads `ppo_gradient` computes this loss together with its derivatives.
-# tests/unit/algorithms/test_loss_gradients.py holds both equal; tests/parity/test_update_paths.py trains with both.
+# tests/unit/algorithms/test_loss_gradients.py compares both; tests/parity/test_update_paths.py trains with both.
 def ppo_loss(
     minibatch: Mapping[str, Tensor | None],
     *,
@@ -91,7 +88,7 @@ def ppo_loss(
     """Return the clipped PPO objective and its parts as 0-d tensors. Pure.
 
     `minibatch` maps to tensors [B]: `logprobs` and `old_logprobs` of the actions, `advantages`, `returns`,
-    `new_values` and, as recorded, `values`, `entropy`; optionally `valid` (bool): rows outside do not count.
+    `new_values` and, as recorded, `values`, `entropy`; optionally `valid` (bool), which selects rows.
 
     loss = policy_loss + vf_coef * value_loss + ent_coef * entropy_loss, with
     policy_loss = -mean(min(ratio * A, clip(ratio, 1 - clip_coef, 1 + clip_coef) * A)),
@@ -174,13 +171,12 @@ def ppo_gradient(
 
 
 class PPOLearner(OnPolicyLearner):
-    """The update rule: epochs of minibatches over one rollout. Knows no environment, file, logger or clock."""
+    """The update rule: epochs of minibatches over one rollout."""
 
     def __init__(
         self, config: PPOConfig, actor: Actor[ActorCriticPolicy], *, minibatch_rng: np.random.Generator
     ) -> None:
-        self.config = config
-        self.minibatch_rng = minibatch_rng
+        self.config, self.minibatch_rng = config, minibatch_rng
         self._clip_coef = ScheduledSetting("clip_coef", config.clip_coef, config.clip_coef_schedule)
         optimizer = FlatAdam(actor.policy.parameters(), max_grad_norm=config.max_grad_norm)
         super().__init__(config, actor, optimizer, loss=ppo_loss, gradient=ppo_gradient)
@@ -194,7 +190,7 @@ class PPOLearner(OnPolicyLearner):
         with self.learning():
             for rows in self._minibatches(self.prepared(batch)):
                 losses = self._train_minibatch(rows, learning_rate, clip_coef)
-                if "grad_norm" not in losses:  # withheld by target_kl
+                if "grad_norm" not in losses:  # prevented by target_kl
                     history = history or [losses | {"grad_norm": 0.0 * losses["loss"]}]
                     break
                 history.append(losses)
@@ -216,7 +212,7 @@ class PPOLearner(OnPolicyLearner):
             vf_coef=config.vf_coef,
             clip_vloss=config.clip_vloss,
         )
-        # target_kl withholds a step before it happens, so the device must be waited for here
+        # target_kl prevents a step before it happens, so this must synchronise with the device
         if config.target_kl is not None and bool(metrics["approx_kl"] > config.target_kl):
             return metrics
         self.objective.backward(gradients)
@@ -246,5 +242,4 @@ class PPO(Algorithm):
     def build_learner(
         settings: PPOConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
     ) -> PPOLearner:
-        """Return the update rule."""
         return PPOLearner(settings, actor, minibatch_rng=numpy_generator(context.seed, MINIBATCHES))

@@ -1,4 +1,4 @@
-"""The objective of DQN: from a batch of transitions to the loss of action values and its gradient."""
+"""The objective of DQN: computes the loss of a batch of transitions and its gradient."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,18 +18,18 @@ from rl_training.models.q_network import Noise
 from rl_training.policies.q_policy import QPolicy
 
 NEXT_OUTPUTS = "/next_outputs"
-"""The column of the target network's outputs for next observations, if it runs once for several batches."""
+"""The column of the target network's outputs for next observations, if computed for several batches at once."""
 TARGETS = "/targets"
-"""The column of target values, if these do not change from batch to batch."""
+"""The column of target values, if computed for several batches at once."""
 Noises = list[list[Noise] | None]
-"""Noise for three passes: of observations, of next observations, and of next observations to choose actions by."""
+"""Noise for three passes: observations, next observations, and next observations for choosing actions."""
 
 
 class QObjective:
     """Runs both networks and differentiates the loss.
 
-    With one value per action, `td_gradient` computes loss and derivative by hand; otherwise autograd differentiates
-    `_losses`. `path` names the way, and `backend` is the kind of numbers that batches must hold.
+    With one value per action, `td_gradient` computes the loss and its hand-written derivative; otherwise autograd
+    differentiates `_losses`. `path` names the choice, and `backend` is the library of the numbers in a batch.
     """
 
     def __init__(
@@ -49,16 +49,13 @@ class QObjective:
         self.path = by if known else "autograd"
 
     def with_targets(self, rows: Transitions) -> Transitions:
-        """Return the rows of several batches with what stays the same during their updates, computed at once.
-
-        These are the outputs of a target network that does not move in between.
-        """
+        """Return the rows of several batches with outputs of the target network, which is fixed meanwhile."""
         if not self._asks_target_at_once:
             return rows
         rows = replace(
             rows, extra=rows.extra | {NEXT_OUTPUTS: in_parts(self._target, rows.next_obs, self.backend)}
         )
-        if self._by_hand and not self.double:  # otherwise the online network chooses, and it changes
+        if self._by_hand and not self.double:  # with double, targets depend on the changing online network
             rows = replace(rows, extra={TARGETS: self._targets(rows)})
         return rows
 
@@ -70,7 +67,6 @@ class QObjective:
         return differentiate(outputs, next_outputs, rows)
 
     def backward(self, gradient: Numbers) -> None:
-        """Write the gradients of all parameters."""
         self.network.backward(gradient)
 
     def _targets(self, rows: Transitions) -> Numbers:
@@ -110,7 +106,7 @@ class QObjective:
     def _gradient_by_autograd(
         self, outputs: Numbers, next_outputs: Tensor, rows: Transitions
     ) -> tuple[Numbers, Numbers, Numbers]:
-        """Do the same for any kind of outputs per action."""
+        """Like `_gradient_by_hand`, for any kind of outputs per action."""
         values = self._tensor(outputs).requires_grad_()
         actions, rewards, discounts = (
             torch.as_tensor(part) for part in (rows.actions, rows.rewards, rows.discounts)
@@ -142,11 +138,11 @@ def chosen(outputs: Tensor, actions: Tensor) -> Tensor:
 
 
 # With the default network `td_gradient` computes the mean of these losses together with its derivative.
-# tests/unit/algorithms/test_loss_gradients.py holds both equal; tests/parity/test_update_paths.py trains with both.
+# tests/unit/algorithms/test_loss_gradients.py compares both; tests/parity/test_update_paths.py trains with both.
 def td_losses(
     values: Tensor, next_values: Tensor, rewards: Tensor, discounts: Tensor, *, huber: bool
 ) -> tuple[Tensor, Tensor]:
-    """One number per action; all [B]. Huber with threshold 1, otherwise the squared error."""
+    """Return losses and absolute errors [B]: Huber with threshold 1, otherwise the squared error."""
     targets = rewards + discounts * next_values
     errors = (targets - values.detach()).abs()
     loss = F.smooth_l1_loss if huber else F.mse_loss
@@ -160,7 +156,7 @@ def td_gradient(
     differences = values - targets
     errors = abs(differences)
     slopes = backend.clip(differences, -1.0, 1.0) if huber else 2 * differences
-    # Huber's loss within the threshold is half the square, beyond it the slope times what exceeds one half
+    # the Huber loss is half the square within the threshold, and the absolute error minus one half beyond it
     losses = slopes * (differences - 0.5 * slopes) if huber else differences * differences
     share = 1.0 / len(values) if weights is None else weights / len(values)
     return (losses * share).sum(), slopes * share, errors
@@ -175,7 +171,7 @@ def best_values(outputs: Numbers, chooser: Numbers, mask: Numbers | None, backen
     return outputs[backend.arange(len(outputs)), allowed.argmax(1)]
 
 
-# Autograd differentiates the losses of distributions: these two functions are what runs.
+# Autograd differentiates the losses of distributions.
 def categorical_losses(
     logits: Tensor, next_logits: Tensor, rewards: Tensor, discounts: Tensor, support: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -186,7 +182,7 @@ def categorical_losses(
 
 
 def project(probabilities: Tensor, rewards: Tensor, discounts: Tensor, support: Tensor) -> Tensor:
-    """Move each atom [Z] to reward + discount * atom and share its probability [B, Z] among its two neighbours."""
+    """Move each atom [Z] to reward + discount * atom and split its probability [B, Z] between its two neighbours."""
     low, high, last = support[0], support[-1], len(support) - 1
     moved = (rewards[:, None] + discounts[:, None] * support).clamp(low, high)
     place = (moved - low) / ((high - low) / last)

@@ -1,4 +1,4 @@
-"""PPO with a memory: an LSTM or GRU between encoder and heads, learned from in sequences. The update rule is PPO's."""
+"""PPO with an LSTM or GRU between encoder and heads, trained on sequences. The update rule is PPO's."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentPPOConfig(PPOConfig):
-    """Settings of RecurrentPPO: those of PPO, and the memory's."""
+    """Settings of RecurrentPPO: those of PPO and of the recurrent core."""
 
     core: CoreName = "lstm"
     """Recurrent core between encoder and hidden layers."""
@@ -37,7 +37,6 @@ class RecurrentPPOConfig(PPOConfig):
     """Widths of the hidden layers after the core."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [
             *super().problems(num_envs),
             *self.outside("core_size", 1, 2**14),
@@ -58,7 +57,7 @@ class RecurrentPPOConfig(PPOConfig):
 
 
 class RecurrentPPO(Algorithm):
-    """PPO with a memory: `RecurrentPPO("CartPole-v1").learn()`."""
+    """Recurrent PPO: `RecurrentPPO("CartPole-v1").learn()`."""
 
     name = "recurrent_ppo"
     config_class = RecurrentPPOConfig
@@ -74,7 +73,6 @@ class RecurrentPPO(Algorithm):
 
     @staticmethod
     def build_actor(settings: RecurrentPPOConfig, context: BuildContext) -> Actor[RecurrentPolicy]:
-        """Return a policy that remembers, and how it explores."""
         policy = RecurrentPolicy(
             context.spec,
             core=settings.core,
@@ -90,7 +88,6 @@ class RecurrentPPO(Algorithm):
     def build_source(
         settings: RecurrentPPOConfig, context: BuildContext, actor: Actor[RecurrentPolicy]
     ) -> RolloutSource:
-        """Return rollouts that are learned from in sequences."""
         buffer = partial(RecurrentRolloutBuffer.for_spaces, sequence_length=settings.sequence_length)
         return build_rollouts(settings, context, actor, make_buffer=buffer)
 

@@ -1,4 +1,4 @@
-"""Soft actor-critic, arXiv:1812.05905, with an ensemble of critics: config, learner and public face."""
+"""Soft actor-critic, arXiv:1812.05905, with an ensemble of critics: config, losses, learner and algorithm."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class SACConfig(ContinuousConfig):
     """Settings of SAC.
 
-    REDQ's ensemble (arXiv:2101.05982) is num_critics 10, critic_subset 2 and gradient_steps 20; here the actor moves
-    with every update, there once per step.
+    REDQ's ensemble (arXiv:2101.05982) is num_critics 10, critic_subset 2 and gradient_steps 20; unlike REDQ, every
+    update also trains the actor.
     """
 
     ent_coef: float | None = None
@@ -58,7 +58,6 @@ class SACConfig(ContinuousConfig):
     """Standard deviation of action_noise, for actions scaled to [-1, 1]."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return a message for every invalid setting, with its key, value and remedy."""
         found = [
             *super().problems(num_envs),
             *self.not_positive("ent_coef_init"),
@@ -85,12 +84,12 @@ class SACConfig(ContinuousConfig):
         return found
 
 
-# These functions are what runs, on arrays and tensors alike: `xp` is NumPy or torch. Each loss returns its derivatives,
-# too; tests/unit/algorithms/test_continuous_losses.py holds these equal to autograd.
+# These functions run on arrays and tensors: `xp` is NumPy or torch. Each loss also returns its derivatives, which
+# tests/unit/algorithms/test_continuous_losses.py compares with autograd.
 def sac_targets(
     rows: Transitions, next_values: Numbers, next_logprobs: Numbers, alpha: Numbers, xp: Any
 ) -> Numbers:
-    """Return what the critics should say [B]: reward + discount * (smallest next value - alpha * next logprob)."""
+    """Return the targets of the critics [B]: reward + discount * (smallest next value - alpha * next logprob)."""
     return rows.rewards + rows.discounts * (xp.amin(next_values, axis=0) - alpha * next_logprobs)
 
 
@@ -167,7 +166,7 @@ class SACLearner(ContinuousLearner):
         actor_loss, by_values, by_logprobs = sac_actor_loss(
             values, logprobs, alpha, use_mean=subset is not None, xp=xp
         )
-        # the gradient passes through the critics to the actions; the critics themselves do not learn from it
+        # the gradient passes through the critics to the actions, without training the critics
         by_actions = self.critics_run.action_gradient(by_values)
         self.backward_actor(*back(by_actions, by_logprobs))
         actor_norm = self.actor_optimizer.descend(learning_rate)
@@ -194,7 +193,7 @@ class SACLearner(ContinuousLearner):
 
 
 def added_noise(settings: SACConfig, spec: EnvSpec) -> ActionNoise | None:
-    """Return the noise that is added to actions while collecting, if there is to be any."""
+    """Return the noise that is added to actions while collecting, if any."""
     if settings.action_noise == "none":
         return None
     (size,), _ = action_layout(spec.action_space)
@@ -218,15 +217,8 @@ class SAC(Algorithm):
 
     @staticmethod
     def build_actor(settings: SACConfig, context: BuildContext) -> Actor[StochasticPolicy]:
-        """Return the policy and how it explores: by its own chance, mostly after uniformly random actions."""
-        arguments: dict[str, Any] = {
-            "hidden_sizes": settings.hidden_sizes,
-            "activation": settings.activation,
-            "encoding": context.encoding(settings, shared=settings.share_encoder),
-            "normalize_obs": context.normalize_obs,
-            "reward_normalizer": context.reward_normalizer(settings.gamma),
-            "generator": context.weights,
-        }
+        """Return the policy and an explorer that samples from it, usually after uniformly random actions."""
+        arguments = context.policy_settings(settings, shared=settings.share_encoder)
         explores: dict[str, Any] = {
             "rng": numpy_generator(context.seed, ACTIONS),
             "learning_starts": 0 if settings.use_sde_at_warmup else settings.learning_starts,
@@ -247,13 +239,12 @@ class SAC(Algorithm):
     def build_learner(
         settings: SACConfig, context: BuildContext, actor: Actor[StochasticPolicy]
     ) -> SACLearner:
-        """Return the update rule."""
         noise_rng = numpy_generator(context.seed, UPDATE_NOISE)
         return SACLearner(settings, actor, generator=context.weights, noise_rng=noise_rng)
 
 
 class Temperature:
-    """The weight alpha of the entropy, kept as its logarithm."""
+    """The weight alpha of the entropy, stored as its logarithm."""
 
     def __init__(
         self, initial: float, *, learned: bool, target_entropy: float, device: torch.device, backend: Backend
@@ -261,15 +252,14 @@ class Temperature:
         self.learned, self.target_entropy, self._backend = learned, target_entropy, backend
         self.log_alpha = nn.Parameter(torch.tensor(initial, device=device).log())
         self.optimizer = FlatAdam([self.log_alpha], eps=1e-8)
-        # one that is given is not learned, and its logarithm may be infinite
+        # a fixed weight is not learned, and its logarithm may be infinite
         self.log_alpha.requires_grad_(learned)
 
     def alpha(self) -> Numbers:
-        """Return the weight."""
         return self._backend.scalar(self.log_alpha.detach().exp())
 
     def train(self, mean_logprob: Numbers, learning_rate: Tensor) -> Numbers:
-        """One step down -log(alpha) * (mean logprob + target entropy); return that loss."""
+        """Take one step on the loss -log(alpha) * (mean logprob + target entropy); return the loss."""
         slope = -(mean_logprob + self.target_entropy)
         loss = self.log_alpha.detach() * slope
         self.optimizer.gradient.fill_(slope)

@@ -11,10 +11,9 @@ from rl_training.core.types import State
 
 
 class TargetNetwork:
-    """A copy of `online` that follows it; `flat` is the vector the online parameters are views of.
+    """A copy of `online` that follows it; `flat` is the vector of the online parameters.
 
-    One operation moves all parameters. Buffers, such as running statistics, are copied as they are; frozen parameters
-    stay the copies they are.
+    One operation moves all parameters. Buffers, such as running statistics, are copied; frozen parameters are kept.
     """
 
     is_learned = True
@@ -24,13 +23,15 @@ class TargetNetwork:
             self.network = copy.deepcopy(online)
         except Exception as error:
             raise UserError(
-                f"a target network needs a copy, and this one cannot be copied: {type(error).__name__}: {error}"
+                f"the network cannot be copied to make a target network: {type(error).__name__}: {error}"
             ) from error
         self._flat = flatten_parameters([p for p in self.network.parameters() if p.requires_grad])
         self.network.requires_grad_(False)
         self._online_flat = flat
         if len(flat) != len(self._flat):
-            raise ValueError(f"{len(flat)} numbers belong to a network of {len(self._flat)}")
+            raise ValueError(
+                f"flat has {len(flat)} numbers, but the network has {len(self._flat)} parameters"
+            )
         self._online = online
         self._has_buffers = any(True for _ in online.buffers())
 
@@ -41,14 +42,12 @@ class TargetNetwork:
             self._flat.copy_(self._online_flat)
         else:
             self._flat.lerp_(self._online_flat, tau)
-        if self._has_buffers:  # look them up again: a module may have replaced its buffers
+        if self._has_buffers:  # looked up every time: a module may replace its buffers
             for mine, online in zip(self.network.buffers(), self._online.buffers(), strict=True):
                 mine.copy_(online)
 
     def state_dict(self) -> State:
-        """Return parameters and buffers."""
         return dict(self.network.state_dict())
 
     def load_state_dict(self, state: State) -> None:
-        """Restore them in place."""
         self.network.load_state_dict(state)

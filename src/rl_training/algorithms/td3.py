@@ -1,4 +1,4 @@
-"""Twin delayed deep deterministic policy gradients, arXiv:1802.09477: config, learner and public face."""
+"""Twin delayed deep deterministic policy gradients, arXiv:1802.09477: config, losses, learner and algorithm."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +50,6 @@ class TD3Config(ContinuousConfig):
     """Standard deviation of the exploration noise, for actions scaled to [-1, 1]."""
 
     def problems(self, num_envs: int) -> list[str]:
-        """Return a message for every invalid setting, with its key, value and remedy."""
         return [
             *super().problems(num_envs),
             *self.not_positive("policy_delay"),
@@ -59,10 +58,10 @@ class TD3Config(ContinuousConfig):
         ]
 
 
-# These functions are what runs, on arrays and tensors alike: `xp` is NumPy or torch. Each loss returns its derivative,
-# too; tests/unit/algorithms/test_continuous_losses.py holds these equal to autograd.
+# These functions run on arrays and tensors: `xp` is NumPy or torch. Each loss also returns its derivative, which
+# tests/unit/algorithms/test_continuous_losses.py compares with autograd.
 def td3_targets(rows: Transitions, next_values: Numbers, xp: Any) -> Numbers:
-    """Return what the critics should say [B]: reward + discount * smallest next value."""
+    """Return the targets of the critics [B]: reward + discount * smallest next value."""
     return rows.rewards + rows.discounts * xp.amin(next_values, axis=0)
 
 
@@ -79,7 +78,7 @@ def td3_actor_loss(values: Numbers) -> tuple[Numbers, Numbers]:
 
 
 class TD3Learner(ContinuousLearner):
-    """The update rule: critics every time; actor and targets every `policy_delay` times."""
+    """The update rule: trains the critics in every update, actor and targets every `policy_delay` updates."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class TD3Learner(ContinuousLearner):
         self.target_actor = TargetNetwork(self.actor_layers, self.actor_optimizer.flat)
         self.target_policy = self.target_actor.network
         if self.actor_layers is not actor.policy.network:
-            # the actor's layers read a shared encoder: their copy reads the copy that the target critics have
+            # the actor reads a shared encoder, so its copy reads the target critics' copy of the encoder
             copied = self.target_critics.network
             assert isinstance(copied, Encoded)
             self.target_policy = Encoded(copied.encoder, self.target_actor.network)
@@ -126,7 +125,7 @@ class TD3Learner(ContinuousLearner):
         return metrics, None
 
     def _train_actor(self, rows: Transitions, learning_rate: Tensor) -> StepMetrics:
-        """Train the actor on the first critic's value, from which the critic does not learn; then move the targets."""
+        """Train the actor on the first critic's value, without training the critic; then move the targets."""
         new_actions = self.backend.xp.tanh(self.actor_run.forward(rows.obs))
         loss, by_values = td3_actor_loss(self.first_critic_run.forward(rows.obs, new_actions))
         by_actions = self.first_critic_run.action_gradient(by_values)
@@ -154,25 +153,15 @@ class TD3(Algorithm):
 
     @staticmethod
     def build_actor(settings: TD3Config, context: BuildContext) -> Actor[DeterministicPolicy]:
-        """Return the policy and how it explores: by noise, after uniformly random actions."""
-        policy = DeterministicPolicy(
-            context.spec,
-            hidden_sizes=settings.hidden_sizes,
-            activation=settings.activation,
-            encoding=context.encoding(settings, shared=settings.share_encoder),
-            normalize_obs=context.normalize_obs,
-            reward_normalizer=context.reward_normalizer(settings.gamma),
-            generator=context.weights,
-        ).to(context.device)
-        explorer = ContinuousExplorer(
-            policy,
-            numpy_generator(context.seed, ACTIONS),
-            learning_starts=settings.learning_starts,
-            noise=make_noise(
-                settings.action_noise, settings.action_noise_sigma, context.spec.num_envs, policy.action_size
-            ),
+        """Return the policy and an explorer that adds noise to its actions, after uniformly random actions."""
+        arguments = context.policy_settings(settings, shared=settings.share_encoder)
+        policy = DeterministicPolicy(context.spec, **arguments).to(context.device)
+        shape = (context.spec.num_envs, policy.action_size)
+        noise = make_noise(settings.action_noise, settings.action_noise_sigma, *shape)
+        rng = numpy_generator(context.seed, ACTIONS)
+        return Actor(
+            policy, ContinuousExplorer(policy, rng, learning_starts=settings.learning_starts, noise=noise)
         )
-        return Actor(policy, explorer)
 
     build_source = staticmethod(build_replay)
 
@@ -180,6 +169,5 @@ class TD3(Algorithm):
     def build_learner(
         settings: TD3Config, context: BuildContext, actor: Actor[DeterministicPolicy]
     ) -> TD3Learner:
-        """Return the update rule."""
         noise_rng = numpy_generator(context.seed, UPDATE_NOISE)
         return TD3Learner(settings, actor, generator=context.weights, noise_rng=noise_rng)

@@ -10,6 +10,7 @@ from gymnasium import Space
 from rl_training.core.spaces.layout import action_layout, float_dtype, leaf_dtype, observation_leaves
 from rl_training.core.types import Array
 
+Shape: TypeAlias = tuple[int, ...]
 Allocator: TypeAlias = Callable[[tuple[int, ...], Any], Array]
 """Returns zeros of a shape and type: ordinary memory by default, shared memory for samplers in other processes."""
 
@@ -51,6 +52,17 @@ def shaped_columns(shapes: Any, dtypes: Any, kind: str = "obs") -> dict[str, Col
     by_key = shapes if isinstance(shapes, Mapping) else {"": shapes}
     types = dtypes if isinstance(dtypes, Mapping) else {"": dtypes}
     return {key: Column(field_name(kind, key), tuple(shape), types.get(key)) for key, shape in by_key.items()}
+
+
+def layout_of(observation_space: Space[Any], action_space: Space[Any]) -> dict[str, Any]:
+    """Return the shapes and types of a buffer for these spaces, as its keyword arguments."""
+    seen, action = observation_columns(observation_space), action_column(action_space)
+    return {
+        "obs_shape": {key: column.shape for key, column in seen.items()},
+        "obs_dtype": {key: column.type for key, column in seen.items()},
+        "action_shape": action.shape,
+        "action_dtype": action.type,
+    }
 
 
 def action_column(space: Space[Any]) -> Column:

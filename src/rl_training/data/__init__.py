@@ -1,1 +1,1 @@
-"""What is remembered between acting and learning."""
+"""Buffers and experience sources: the data between acting and learning."""

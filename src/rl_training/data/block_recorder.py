@@ -8,9 +8,9 @@ from rl_training.core.types import ActArrays, Array, ObsArray, StepArrays, joine
 
 
 class BlockRecorder:
-    """Records steps as columns; `take` returns those of one collect as a block.
+    """Records steps as columns; `take` returns them as a block.
 
-    A sampler in another process records into one of these, and the learner's source takes the block by `record_block`.
+    A sampler in another process records into one of these; the learner's source reads the block with `record_block`.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class BlockRecorder:
             self._add(f"extra/{name}", array)
 
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None:
-        """Copy the outcome; of the final observations only the rows in which an episode ended."""
+        """Copy the outcome; final observations only for rows in which an episode ended."""
         for key, array in leaves(step.final_obs):
             self._add(f"final_obs/{key}", array[step.ended])
         self._add("final_value", acted.final_value)
@@ -43,7 +43,6 @@ class BlockRecorder:
         self._add("last_value", acted.last_value)
 
     def record_block(self, block: Block) -> None:
-        """Record the steps of a block."""
         record_steps(self, block)
 
     def take(self) -> Block:
@@ -63,7 +62,7 @@ class BlockRecorder:
 
 
 def record_steps(recorder: Recorder, block: Block) -> None:
-    """Record the steps of a block one after the other, as if they were taken here."""
+    """Record the steps of a block one by one."""
     acted = None
     for obs, acted, step in block.steps():
         recorder.record_action(obs, acted)

@@ -1,13 +1,13 @@
-"""Stacked images with each frame kept once, for as long as a transition needs it.
+"""Stacked images with each frame stored once, as long as a transition needs it.
 
 A transition of four stacked frames and its successor hold eight frames, of which only one is new. Rows of the replay
-buffer keep the numbers of their frames instead, so stacks are rebuilt exactly as they were seen: nothing can cross an
-episode's end, and whatever padding the environment uses after a reset is preserved.
+buffer store the numbers of their frames instead, so stacks are restored exactly: they never cross the end of an
+episode, and keep the environment's padding after a reset.
 
-How many frames a full buffer needs depends on its episodes: one of L transitions has L + 1 of them. So there is no ring
-of frames that may turn out too small. Frames lie in chunks, and a chunk is used again when no row that is kept, waits
-for its reward or may follow can show a frame of it. That is simple to know, because along one environment numbers never
-fall: the oldest frame of a row is the first of its observation, and none of a later row is older.
+The number of frames in a full buffer depends on its episodes: one of L transitions has L + 1 frames. So frames are
+stored in chunks, not in a ring of fixed size. A chunk is reused when no stored, waiting or future row can need it.
+Within one environment frame numbers never decrease, so the oldest frame of a row is the first of its observation, and
+later rows need no older one.
 """
 
 import heapq
@@ -23,18 +23,17 @@ from rl_training.core.types import Array, State
 
 MAX_CHUNK = 256
 USUAL_LENGTH = 64
-"""Episodes of fewer transitions are unusual: they need more memory than is announced."""
+"""Episodes of fewer transitions need more memory than `nbytes`."""
 
 
 class FrameStore:
     """Frames by number; a stack [K * C, ...] of environment i becomes K frame numbers that never repeat.
 
     A stack that continues the last one of its environment by one frame costs one frame; any other is stored whole,
-    with equal neighbours (the padding after a reset) stored once. Memory is taken as frames come. `usual` is how many
-    are expected to be needed at a time; there is room for any number.
+    with equal neighbours (the padding after a reset) stored once. Memory is allocated on demand, without a limit;
+    `usual` is the number of frames that are usually needed at a time.
     """
 
-    # how many there is room for, as segments ask it
     capacity = sys.maxsize
 
     def __init__(
@@ -52,17 +51,17 @@ class FrameStore:
         self.frame_bytes = int(np.prod(self.shape)) * dtype.itemsize
         self.total_rows = 0
         self.first_alive = 0
-        """The oldest frame number that is still there."""
+        """The oldest frame number that is still stored."""
         self.numbers = np.zeros((num_envs, stack_size), np.int64)
         self.known = np.zeros(num_envs, bool)
-        """Whether `numbers` is the stack the environment shows."""
+        """Whether `numbers` is the current stack of the environment."""
         self._shown = [b""] * num_envs
-        # small for small buffers, so that frames nobody needs are a small part of them
+        # small for small buffers, so that few frames are kept unnecessarily
         self.chunk = min(usual // 32 + 1, MAX_CHUNK)
-        # equally long arrays, whose pages are taken when they are written; one of them is enough for usual episodes
+        # arrays of equal length, whose pages are allocated when written; one is enough for usual episodes
         self._slabs: list[Array] = []
         self._slab_frames = (usual // self.chunk + 1) * self.chunk
-        # of the chunks in use, oldest first: where each lies, and the newest row whose oldest frame is in it
+        # chunks in use, oldest first: the place of each, and the newest row whose oldest frame is in it
         self._places = np.zeros(0, np.int64)
         self._last_rows = np.zeros(0, np.int64)
         self._newest: Array = np.zeros(0)  # the last of them [chunk, ...]
@@ -70,22 +69,20 @@ class FrameStore:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the frames that are usually needed."""
         return self._slab_frames * self.frame_bytes
 
     @property
     def kept_rows(self) -> int:
-        """How many of the newest frames are still there."""
         return self.total_rows - self.first_alive
 
     def numbers_of(self, stacks: Array, *, moved_on: bool) -> Array:
-        """Store what is new in stacks [N, K * C, ...] and return their frame numbers [N, K].
+        """Store the new frames of stacks [N, K * C, ...] and return their frame numbers [N, K].
 
-        After a step (`moved_on`) each has a new frame, even if it looks like the last: the number of a picture that
-        stands still would grow old, and keep all frames since from being dropped.
+        After a step (`moved_on`) each stack has a new frame, even if it equals the last one: otherwise a still picture
+        would keep its old number, and no later frame could be dropped.
         """
         for env, stack in enumerate(stacks):
-            # bytes compare fastest, and tell -0.0 from 0.0
+            # comparing bytes is fastest, and distinguishes -0.0 from 0.0
             content, before = stack.tobytes(), self._shown[env]
             if self.known[env] and not moved_on and content == before:
                 continue
@@ -108,11 +105,11 @@ class FrameStore:
         np.maximum.at(self._last_rows, oldest // self.chunk - self._first_chunk, rows)
 
     def has_unneeded(self, oldest_row: int) -> bool:
-        """Tell whether no row from `oldest_row` on needs the oldest chunk."""
+        """Return whether no row from `oldest_row` on needs the oldest chunk."""
         return len(self._last_rows) > 0 and bool(self._last_rows[0] < oldest_row)
 
     def drop_unneeded(self, oldest_row: int, waiting: Array) -> None:
-        """Free the chunks that no row from `oldest_row` on, no frame `waiting` [k] and no stack shown needs."""
+        """Free the chunks that no row from `oldest_row` on, no frame `waiting` [k] and no current stack needs."""
         shown = self.numbers[self.known, 0]
         oldest = min(waiting.min(initial=self.total_rows), shown.min(initial=self.total_rows))
         while self.has_unneeded(oldest_row) and self._first_chunk < oldest // self.chunk:
@@ -145,7 +142,7 @@ class FrameStore:
         return first
 
     def _begin_chunk(self) -> None:
-        """Take the lowest free place, so that as few pages as possible are ever touched."""
+        """Use the lowest free place, which touches as few pages as possible."""
         if not self._free:
             per_slab = self._slab_frames // self.chunk
             self._free = [len(self._slabs) * per_slab + place for place in range(per_slab)]
@@ -157,7 +154,6 @@ class FrameStore:
         self._last_rows = np.append(self._last_rows, -1)
 
     def _frames(self, numbers: Array) -> Array:
-        """Return the frames [..., C, ...] of numbers [...]."""
         chunks = self._places[numbers // self.chunk - self._first_chunk]
         places = chunks * self.chunk + numbers % self.chunk
         if len(self._slabs) == 1:
@@ -176,7 +172,7 @@ class FrameStore:
         return {"frames": torch.from_numpy(self._frames(np.arange(start, stop)))}
 
     def restore_rows(self, start: int, rows: Mapping[str, Tensor], total_rows: int) -> None:
-        """Put frames back under their numbers; each call goes on where the one before ended."""
+        """Restore frames under their numbers; each call continues after the previous one."""
         frames = rows["frames"].numpy()
         if frames.shape[1:] != self.shape or frames.dtype != self.dtype:
             raise ValueError("column 'frames' has another shape or type")
@@ -185,14 +181,12 @@ class FrameStore:
         self._append(frames)
 
     def state_dict(self) -> State:
-        """Return which stacks the environments show; the frames themselves are saved in segments."""
-        return {
-            "numbers": torch.from_numpy(self.numbers.copy()),
-            "known": torch.from_numpy(self.known.copy()),
-        }
+        """Return the current stacks of the environments; the frames themselves are saved in segments."""
+        arrays = {"numbers": self.numbers, "known": self.known}
+        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore them, after the frames; those of another number of environments are dropped."""
+        """Restore them, after the frames; those of another number of environments are ignored."""
         if len(state["known"]) != len(self.known):
             return
         self.known[:] = state["known"].numpy()
@@ -202,7 +196,7 @@ class FrameStore:
             self._shown[env] = self.stacks(self.numbers[env]).tobytes()
 
     def refuse_missing(self, numbers: Array) -> None:
-        """Raise if one of the frames [...] is not there."""
+        """Raise an error if one of the frames [...] is not stored."""
         if ((numbers < self.first_alive) | (numbers >= self.total_rows)).any():
             raise ValueError(
                 f"frames {numbers.min()} to {numbers.max()} are needed, "
@@ -211,7 +205,7 @@ class FrameStore:
 
 
 def frame_store(seen: Mapping[str, Column], stack_size: int, *, num_envs: int, num_rows: int) -> FrameStore:
-    """Return a store for stacks as the plain one of the columns `seen`, of which `num_rows` are to be kept."""
+    """Return a store for `num_rows` stacks of the plain observation in the columns `seen`."""
     column = seen.get("")
     if column is None or len(column.shape) < 2 or column.shape[0] % stack_size:
         found = {key: entry.shape for key, entry in seen.items()} if column is None else column.shape

@@ -1,11 +1,10 @@
-"""From steps to finished transitions: what waits for more of its episode before it may be stored.
+"""From steps to finished transitions with n-step returns.
 
-n-step returns are folded when written, so sampling stays one lookup. A window never crosses an episode's end: when an
-episode ends, all its waiting transitions are finished with the rewards that came, and their discount is gamma to the
-power of the number of those rewards.
+Returns are summed when written, so sampling stays one lookup. A window never crosses the end of an episode: there, all
+waiting transitions are finished with the rewards so far; their discount is gamma to the power of the number of rewards.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,23 +13,10 @@ from rl_training.core.errors import EnvironmentFault
 from rl_training.core.types import Array, State
 
 
-class Accumulator(Protocol):
-    """`begin` opens a transition per environment; `complete` returns the rows that need no more of their episode."""
-
-    def begin(self, values: dict[str, Array]) -> None: ...
-    def complete(
-        self, reward: Array, terminated: Array, ended: Array, valid: Array, next_values: dict[str, Array]
-    ) -> Array: ...
-    def waiting(self) -> Array: ...
-    def forget(self, envs: Any) -> None: ...
-    def state_dict(self) -> State: ...
-    def load_state_dict(self, state: State) -> None: ...
-
-
 class NStepWindow:
     """The last `n` steps of each of `num_envs` environments, as rows of `dtype` (a structured type).
 
-    Per step: `begin` with what was seen and done, then `complete` with what came of it.
+    Call `begin` with the observations and actions of a step, then `complete` with its outcome.
     """
 
     def __init__(self, dtype: np.dtype[Any], *, n: int, gamma: float, num_envs: int) -> None:
@@ -43,7 +29,7 @@ class NStepWindow:
         self._envs = np.arange(num_envs)
         self._slots = np.arange(n)[:, None]
         self._powers = gamma ** np.arange(n + 1)
-        self._goes_on = np.zeros(num_envs, np.bool_)
+        self._bootstraps = np.zeros(num_envs, np.bool_)
 
     def begin(self, values: dict[str, Array]) -> None:
         """Open a transition per environment: `values` are its fields [N, ...], observation and action."""
@@ -53,16 +39,11 @@ class NStepWindow:
         self.fields["rewards"][place] = 0.0
 
     def complete(
-        self,
-        reward: Array,
-        terminated: Array,
-        ended: Array,
-        valid: Array,
-        next_values: dict[str, Array],
+        self, reward: Array, terminated: Array, ended: Array, valid: Array, next_values: dict[str, Array]
     ) -> Array:
         """Add the rewards [N]; return the finished transitions [K], oldest first within each environment.
 
-        `next_values` are the fields [N, ...] of the true successors; dead rows (`valid` false) leave no trace.
+        `next_values` are the fields [N, ...] of the true successors; rows that are not `valid` are ignored.
         """
         if self.n == 1:
             return self._complete_single(reward, terminated, valid, next_values)
@@ -83,7 +64,7 @@ class NStepWindow:
         return finished
 
     def _add_rewards(self, discounted: Array) -> None:
-        """Add to the sums [n, N]; one that does not fit their type is refused before anything can learn from it."""
+        """Add to the sums [n, N]; raise an error if one does not fit their type."""
         sums = self.fields["rewards"]
         with np.errstate(over="ignore"):
             sums += discounted
@@ -99,10 +80,10 @@ class NStepWindow:
     def _complete_single(
         self, reward: Array, terminated: Array, valid: Array, next_values: dict[str, Array]
     ) -> Array:
-        """One-step returns need no bookkeeping: every valid row is finished at once."""
+        """Complete one-step returns: every valid row is finished at once."""
         self.fields["rewards"][0] = reward
-        np.logical_not(terminated, out=self._goes_on)
-        np.multiply(self._goes_on, self.gamma, out=self.fields["discounts"][0])
+        np.logical_not(terminated, out=self._bootstraps)
+        np.multiply(self._bootstraps, self.gamma, out=self.fields["discounts"][0])
         for name, value in next_values.items():
             self.fields[name][0] = value
         rows: Array = self.rows[0]
@@ -116,22 +97,21 @@ class NStepWindow:
         return rows
 
     def waiting(self) -> Array:
-        """Return the rows [K] that are open between two steps: the last n - 1 of each episode, or all there are."""
+        """Return the rows [K] that are open between two steps: at most the last n - 1 of each episode."""
         age = (self.time - 1 - self._slots) % self.n  # [n, N]: 0 is the newest
         rows: Array = self.rows[age < np.minimum(self.time, self.n - 1)]
         return rows
 
     def forget(self, envs: Any) -> None:
-        """Drop what waits in these environments: their episodes will not go on."""
+        """Drop the open rows of these environments, whose episodes do not continue."""
         self.time[envs] = 0
 
     def state_dict(self) -> State:
-        """Return the waiting rows, column by column, and the clocks."""
         columns = {name: torch.from_numpy(column.copy()) for name, column in self.fields.items()}
         return {"columns": columns, "time": torch.from_numpy(self.time.copy())}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore them; those of another number of environments are dropped."""
+        """Restore the open rows; those of another number of environments are ignored."""
         if len(state["time"]) != len(self.time):
             return
         self.time[:] = state["time"].numpy()

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import Space
 from torch import Tensor
 
 from rl_training.core.recurrent_state import split_state
@@ -18,7 +17,7 @@ from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 class SequenceBatch(RolloutBatch):
     """Rows of a rollout as sequences of equal length L. Episodes may begin anywhere in a sequence.
 
-    `extra["episode_starts"]` marks the first step of each episode; `valid` masks the rows that do not count.
+    `extra["episode_starts"]` marks the first step of each episode.
     """
 
     sequences: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int64))
@@ -27,9 +26,9 @@ class SequenceBatch(RolloutBatch):
     """The hidden state before the first step of each sequence: parts [S, ...], in the order of `initial_state`."""
 
     def minibatches(self, batch_size: int, rng: np.random.Generator | None) -> Iterator["SequenceBatch"]:
-        """Partition the sequences into parts of about `batch_size` rows, shuffled by `rng` if given.
+        """Partition the sequences into minibatches of about `batch_size` rows, shuffled if `rng` is given.
 
-        The rows of a part are in time order: [L * B], all first steps before all second ones.
+        The rows [L * B] of a minibatch are in time order: all first steps, then all second steps, and so on.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be positive, got {batch_size}")
@@ -58,19 +57,11 @@ class RecurrentRolloutBuffer(RolloutBuffer):
     def __init__(self, *, sequence_length: int = 1, **settings: Any) -> None:
         """`settings` are those of `RolloutBuffer`."""
         super().__init__(**settings)
-        self._use_sequences_of(sequence_length)
-
-    @classmethod
-    def for_spaces(cls, *spaces: Space[Any], sequence_length: int = 1, **settings: Any) -> Self:
-        """Return a buffer with the shapes and types of the observation and action space."""
-        buffer = super().for_spaces(*spaces, **settings)
-        buffer._use_sequences_of(sequence_length)
-        return buffer
-
-    def _use_sequences_of(self, length: int) -> None:
-        if length < 1 or self.num_steps % length:
-            raise ValueError(f"sequence_length is {length}; it must divide num_steps, {self.num_steps}")
-        self.sequence_length = length
+        if sequence_length < 1 or self.num_steps % sequence_length:
+            raise ValueError(
+                f"sequence_length is {sequence_length}; it must divide num_steps, {self.num_steps}"
+            )
+        self.sequence_length = sequence_length
 
     def flat(self) -> SequenceBatch:
         """Return all rows [T * N] as views in time order, and the row numbers of each sequence."""
@@ -79,9 +70,5 @@ class RecurrentRolloutBuffer(RolloutBuffer):
         sequences = numbers.transpose(1, 2).reshape(-1, self.sequence_length)
         known: dict[str, Any] = dict(vars(rows))
         extra, state = split_state(known.pop("extra"))
-        return SequenceBatch(
-            **known,
-            extra=extra,
-            sequences=sequences,
-            memory=tuple(part[sequences[:, 0]] for part in state),
-        )
+        memory = tuple(part[sequences[:, 0]] for part in state)
+        return SequenceBatch(**known, extra=extra, sequences=sequences, memory=memory)

@@ -1,58 +1,49 @@
-"""The off-policy buffer: a ring of finished transitions, preallocated, drawn uniformly or by priority.
+"""The replay buffer: a preallocated ring of finished transitions, sampled uniformly or by priority.
 
-A row holds a whole transition, so that a draw touches memory once per sample: from a million rows this takes a quarter
-of the time that one array per field does.
+A row holds a whole transition, so that sampling touches memory once per row: with a million rows this takes a quarter
+of the time of one array per field.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 import torch
 from gymnasium import Space
 from torch import Tensor
 
-from rl_training.core.columns import (
-    Allocator,
-    Column,
-    action_column,
-    field_name,
-    observation_columns,
-    shaped_columns,
-)
+from rl_training.core.columns import Allocator, Column, Shape, field_name, layout_of, shaped_columns
 from rl_training.core.spaces.masks import split_mask
 from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import Array, Obs, ObsArray, State, StepArrays, joined, leaves
 from rl_training.data.frame_storage import FrameStore, frame_store
-from rl_training.data.n_step import Accumulator, NStepWindow
-from rl_training.data.replay_sampling import make_sampler
-
-Shape: TypeAlias = tuple[int, ...]
+from rl_training.data.n_step import NStepWindow
+from rl_training.data.replay_sampling import PrioritizedSampler, UniformSampler
 
 
 @dataclass(frozen=True)
 class Transitions(TensorStruct):
-    """Rows of a replay buffer; [B] each. The target of a value is `rewards + discounts * value(next_obs)`."""
+    """Rows [B] of a replay buffer. The target of a value is `rewards + discounts * value(next_obs)`."""
 
     obs: Obs
     actions: Tensor
     rewards: Tensor
     """Sum of up to n discounted rewards."""
     discounts: Tensor
-    """gamma to the power of the number of rewards; 0 where the task ended. A time limit is no end of the task."""
+    """gamma to the power of the number of rewards; 0 after a terminal state, but not after a time limit."""
     next_obs: Obs
     """The true successor: never an observation of the next episode."""
     indices: Tensor
-    """Where the rows lie, for new priorities."""
+    """Positions of the rows in the buffer, for updating priorities."""
     weights: Tensor | None = None
-    """Importance weights of prioritised sampling; None where all are 1."""
+    """Importance weights of prioritised sampling; None if all are 1."""
     extra: dict[str, Tensor] = field(default_factory=dict)
-    """The columns that the explorer declared, as they were when the action was taken."""
+    """The explorer's columns, recorded with the action."""
     action_masks: Tensor | None = None
-    """What was allowed [B, M]; None where everything is."""
+    """Masks [B, M] of the allowed actions; None if all are allowed."""
     next_action_masks: Tensor | None = None
-    """What the successor allows [B, M]."""
+    """The masks of the next observations."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -62,7 +53,7 @@ class ReplayBuffer:
     """The newest `capacity` transitions of `num_envs` environments, in the order they were finished.
 
     Per step: `record_action`, then `record_outcome`. With `frame_stack` K the plain observation is a stack [K * C, ...]
-    of that many frames, oldest first, and each frame is kept once. Memory is taken when it is first needed.
+    of K frames, oldest first, and each frame is stored once. Memory is allocated when it is first needed.
     """
 
     def __init__(
@@ -85,7 +76,7 @@ class ReplayBuffer:
         """`obs_shape` and `obs_dtype` (NumPy types) are mappings for Dict observations."""
         if capacity < 1 or num_envs < 1:
             raise ValueError(f"capacity and num_envs must be positive, got {capacity} and {num_envs}")
-        self.capacity, self.num_envs = capacity, num_envs
+        self.capacity, self.num_envs, self.prioritized = capacity, num_envs, prioritized
         self.total_rows = self.kept_rows = 0
         seen = shaped_columns(obs_shape, obs_dtype)
         self.frames: FrameStore | None = None
@@ -93,8 +84,7 @@ class ReplayBuffer:
             waiting = num_envs * (frame_stack + n_step)
             self.frames = frame_store(seen, frame_stack, num_envs=num_envs, num_rows=capacity + waiting)
             seen = {**seen, "": Column("obs", (frame_stack,), np.int64)}
-        self._obs_keys = list(seen)
-        self._extra = [column.name for column in extra]
+        self._obs_keys, self._extra = list(seen), [column.name for column in extra]
         self.columns = (
             *seen.values(),
             *[replace(column, name=field_name("next_obs", key)) for key, column in seen.items()],
@@ -106,36 +96,19 @@ class ReplayBuffer:
         self.dtype = np.dtype(
             [(column.name, column.type, column.shape) for column in self.columns], align=True
         )
-        self.window: Accumulator = NStepWindow(self.dtype, n=n_step, gamma=gamma, num_envs=num_envs)
-        self.prioritized = prioritized
-        self.sampler = make_sampler(capacity, priority_alpha if prioritized else None)
+        self.window = NStepWindow(self.dtype, n=n_step, gamma=gamma, num_envs=num_envs)
+        self.sampler = (
+            PrioritizedSampler(capacity, alpha=priority_alpha) if prioritized else UniformSampler(capacity)
+        )
         self._rows: Array | None = None
         self._allocate, self._bytes = allocate, np.dtype((np.void, self.dtype.itemsize))
-        self._opened = dict[str, Array]()  # what a step hands to the window
+        self._opened = dict[str, Array]()  # the fields of a step, for the window
         self._followed = dict[str, Array]()
 
     @classmethod
-    def for_spaces(
-        cls,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        *,
-        capacity: int,
-        num_envs: int,
-        **settings: Any,
-    ) -> "ReplayBuffer":
+    def for_spaces(cls, observation_space: Space[Any], action_space: Space[Any], **settings: Any) -> Self:
         """Return a buffer with the shapes and types of the spaces; nested entries under keys such as `a/b`."""
-        seen = observation_columns(observation_space)
-        action = action_column(action_space)
-        return cls(
-            capacity=capacity,
-            num_envs=num_envs,
-            obs_shape={key: column.shape for key, column in seen.items()},
-            obs_dtype={key: column.type for key, column in seen.items()},
-            action_shape=action.shape,
-            action_dtype=action.type,
-            **settings,
-        )
+        return cls(**layout_of(observation_space, action_space), **settings)
 
     def __len__(self) -> int:
         return self.kept_rows
@@ -148,7 +121,7 @@ class ReplayBuffer:
 
     @property
     def drawn_bytes(self) -> int:
-        """Memory of one drawn row, whose stacks are whole again."""
+        """Memory of one sampled row, with its whole stacks."""
         stacks = 0 if self.frames is None else 2 * self.frames.stack_size * self.frames.frame_bytes
         return self.dtype.itemsize + stacks
 
@@ -160,7 +133,7 @@ class ReplayBuffer:
         return self._rows
 
     def record_action(self, obs: ObsArray, actions: Array, extra: Mapping[str, Array] | None = None) -> None:
-        """Copy what was seen [N, ...] and done [N, ...], before the environments overwrite it."""
+        """Copy observations [N, ...] and actions [N, ...], before the environments overwrite them."""
         values = self._opened
         self._encode("obs", obs, values)
         values["actions"] = actions
@@ -169,11 +142,11 @@ class ReplayBuffer:
         self.window.begin(values)
 
     def record_outcome(self, step: StepArrays) -> None:
-        """Copy what came of it; transitions whose n rewards are complete, or whose episode ended, enter the ring."""
+        """Copy the outcome; store transitions whose n rewards are complete or whose episode has ended."""
         self._encode("next_obs", _successors(step), self._followed)
         over, ended = step.terminated, step.ended
         if step.any_cut:
-            # for what came before, a cut is an end of the task; its successor is an observation like any other
+            # a cut stops bootstrapping, like a terminal state; the next observation is an ordinary one
             over, ended = over | step.cut, ended | step.cut
         finished = self.window.complete(step.signal, over, ended, step.valid, self._followed)
         if len(finished):
@@ -181,10 +154,10 @@ class ReplayBuffer:
         self._drop_unneeded_frames()
 
     def add(self, rows: Array) -> None:
-        """Append structured rows [k], of which the newest `capacity` are kept."""
+        """Append structured rows [k]; the newest `capacity` are kept."""
         rows = rows[-self.capacity :]
         count, start = len(rows), self.total_rows % self.capacity
-        # as mere bytes: copying a row field by field takes ten times as long
+        # as bytes: copying a row field by field takes ten times as long
         ring, given = self.rows.view(self._bytes), rows.view(self._bytes)
         head = min(count, self.capacity - start)
         ring[start : start + head] = given[:head]
@@ -224,11 +197,11 @@ class ReplayBuffer:
         self.sampler.update(indices.numpy(), errors.detach().cpu().numpy())
 
     def forget(self, envs: Any) -> None:
-        """Drop the unfinished transitions of environments whose episode will not go on."""
+        """Drop the unfinished transitions of environments whose episode does not continue."""
         self.window.forget(envs)
 
     def _encode(self, kind: str, obs: ObsArray, into: dict[str, Array]) -> None:
-        """Put the fields of an observation [N, ...] into `into`."""
+        """Write the fields of an observation [N, ...] to `into`."""
         if isinstance(obs, dict):
             for key, array in obs.items():
                 into[field_name(kind, key)] = array
@@ -238,14 +211,13 @@ class ReplayBuffer:
             into[kind] = self.frames.numbers_of(into[kind], moved_on=kind == "next_obs")
 
     def _decoded(self, kind: str, rows: Array) -> tuple[Obs, Tensor | None]:
-        """Return observations and masks."""
         parts = {key: torch.from_numpy(rows[field_name(kind, key)]) for key in self._obs_keys}
         if self.frames is not None:
             parts[""] = torch.from_numpy(self.frames.stacks(rows[kind]))
         return split_mask(joined(parts))
 
     def _drop_unneeded_frames(self) -> None:
-        """Make room for frames, between two steps: those of rows that are kept or wait are needed, no others."""
+        """Drop the frames that no stored or waiting row needs; call between two steps."""
         oldest_row = self.total_rows - self.kept_rows
         if self.frames is not None and self.frames.has_unneeded(oldest_row):
             self.frames.drop_unneeded(oldest_row, self.window.waiting()["obs"][:, 0])
@@ -254,7 +226,7 @@ class ReplayBuffer:
 
     @property
     def storages(self) -> dict[str, Any]:
-        """What is saved in segments: each checkpoint writes only the rows that are new."""
+        """Data that is saved in segments: each checkpoint writes only new rows."""
         return {"transitions": self} if self.frames is None else {"transitions": self, "frames": self.frames}
 
     def read_rows(self, start: int, stop: int) -> dict[str, Tensor]:
@@ -263,7 +235,7 @@ class ReplayBuffer:
         return {name: torch.from_numpy(np.ascontiguousarray(rows[name])) for name in self.dtype.names or ()}
 
     def restore_rows(self, start: int, rows: Mapping[str, Tensor], total_rows: int) -> None:
-        """Put rows back under their absolute numbers."""
+        """Restore rows under their absolute numbers."""
         first = max(start, total_rows - self.capacity)
         index = np.arange(first, total_rows) % self.capacity
         for name in self.dtype.names or ():
@@ -276,7 +248,6 @@ class ReplayBuffer:
         self.kept_rows = min(total_rows, self.capacity)
 
     def state_dict(self) -> State:
-        """Return everything but the rows: counters, waiting transitions, priorities."""
         return {
             "total_rows": self.total_rows,
             "kept_rows": self.kept_rows,
@@ -286,7 +257,7 @@ class ReplayBuffer:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore it, after the rows."""
+        """Restore counters, waiting transitions and priorities, after the rows."""
         if int(state["total_rows"]) != self.total_rows:
             raise ValueError(f"{state['total_rows']} rows were saved, {self.total_rows} were read back")
         self.kept_rows = min(int(state["kept_rows"]), self.kept_rows)
@@ -297,7 +268,7 @@ class ReplayBuffer:
             self._restore_needs(self.frames)
 
     def _restore_needs(self, frames: FrameStore) -> None:
-        """Note which frames the rows need; raise if one of those is not there."""
+        """Note which frames the rows need; raise an error if one of them is missing."""
         oldest_row = self.total_rows - self.kept_rows
         kept = self.rows[np.arange(oldest_row, self.total_rows) % self.capacity]
         for rows in (kept, self.window.waiting()):
@@ -308,7 +279,7 @@ class ReplayBuffer:
 
 
 def _successors(step: StepArrays) -> ObsArray:
-    """Return what really followed the actions [N, ...]: the final observation where an episode ended."""
+    """Return the true next observations [N, ...]: the final observation where an episode ended."""
     if not step.any_ended:
         return step.obs
     found = {}

@@ -1,7 +1,6 @@
-"""How rows of a replay buffer are drawn: uniformly, or by priority with a sum tree."""
+"""Samplers of replay buffer rows: uniform, or by priority with a sum tree."""
 
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,65 +13,39 @@ MAX_ROOT = 4096
 UNITS = 2**24
 
 
-class RowSampler(Protocol):
-    """Draws ring positions; `start` is the oldest of `kept` rows, the newest follow it around the ring."""
-
-    @property
-    def nbytes(self) -> int: ...
-    def added(self, positions: Array) -> None: ...
-    def draw(
-        self, count: int, rng: np.random.Generator, *, start: int, kept: int, beta: float
-    ) -> tuple[Array, Array | None]: ...
-    def update(self, positions: Array, errors: Array) -> None: ...
-    def state_dict(self) -> State: ...
-    def load_state_dict(self, state: State) -> None: ...
-
-
-def make_sampler(capacity: int, alpha: float | None) -> RowSampler:
-    """Return the sampler by priority with exponent `alpha`; None draws uniformly."""
-    return UniformSampler(capacity) if alpha is None else PrioritizedSampler(capacity, alpha=alpha)
-
-
 class UniformSampler:
-    """Every row is equally likely, with replacement."""
+    """Draws ring positions uniformly, with replacement; it has no state."""
+
+    nbytes = 0
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
 
-    @property
-    def nbytes(self) -> int:
-        """Nothing is kept."""
-        return 0
-
-    def added(self, positions: Array) -> None:
-        """Nothing to note."""
+    def added(self, positions: Array) -> None: ...
 
     def draw(
         self, count: int, rng: np.random.Generator, *, start: int, kept: int, beta: float
     ) -> tuple[Array, None]:
-        """Return positions [count]; all weights are 1, so there are none."""
+        """Return positions [count], and no weights; `start` is the oldest of the `kept` rows in the ring."""
         positions = rng.integers(0, kept, count)
         if start and kept < self.capacity:
             positions = (positions + start) % self.capacity
         return positions, None
 
-    def update(self, positions: Array, errors: Array) -> None:
-        """Nothing to note."""
+    def update(self, positions: Array, errors: Array) -> None: ...
 
     def state_dict(self) -> State:
-        """There is no state."""
         return {}
 
-    def load_state_dict(self, state: State) -> None:
-        """There is no state."""
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class PrioritizedSampler:
     """Prioritised replay, arXiv:1511.05952, proportional variant, with stratified draws.
 
     A row's probability is proportional to (|error| + epsilon)^alpha; a new row has the largest priority so far, so it
-    is soon seen once. The weight (1 / (rows * probability))^beta undoes the bias, scaled by the largest of the batch.
-    Priorities are kept as whole numbers of 2^-24, so that sums of them are exact.
+    is soon sampled. The weight (1 / (rows * probability))^beta corrects the bias, divided by the largest of the batch.
+    Priorities are stored as integer multiples of 2^-24, so that their sums are exact.
     """
 
     def __init__(self, capacity: int, *, alpha: float = 0.6, epsilon: float = 1e-6) -> None:
@@ -104,24 +77,24 @@ class PrioritizedSampler:
         numbers = ((np.arange(count) + rng.random(count)) * (total / count)).astype(np.int64)
         np.minimum(numbers, total - 1, out=numbers)  # the product may round up to the total
         positions = self.tree.find(numbers, top)
-        # in the type of the loss, float32 as a rule: the power is the most expensive part
+        # in the type of the loss, usually float32: the power is the most expensive part
         weights: Array = (self.tree.leaves.take(positions) * (kept / total)).astype(float_dtype()) ** -beta
         weights /= weights.max()
         return positions, weights
 
     def update(self, positions: Array, errors: Array) -> None:
-        """Set the priorities of rows by their absolute errors; one that is no number counts as none."""
+        """Set the priorities of rows by their absolute errors; nan counts as 0."""
         priorities = (np.abs(errors) + self.epsilon) ** self.alpha * UNITS
         units = np.fmin(np.fmax(priorities, 1.0), self._limit).astype(np.int64)
         self.max_priority = max(self.max_priority, int(units.max()))
         self.tree.set(positions, units)
 
     def state_dict(self) -> State:
-        """Return the priorities whole: they change all over the buffer between two checkpoints."""
+        """Return all priorities: they change throughout the buffer between two checkpoints."""
         return {"priorities": torch.from_numpy(self.tree.leaves.copy()), "max_priority": self.max_priority}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore them; the sums follow from the leaves, bit for bit."""
+        """Restore the priorities and recompute the sums."""
         priorities = state["priorities"].numpy()
         if priorities.dtype != np.int64 or priorities.min(initial=0) < 0:
             raise ValueError("the priorities of the replay buffer are not whole numbers of 0 or more")
@@ -130,11 +103,10 @@ class PrioritizedSampler:
 
 
 class SumTree:
-    """Sums of `capacity` whole numbers in levels of 16, so that a draw of a batch is a few vectorised steps.
+    """Sums of `capacity` integers in levels of 16, so that sampling a batch takes a few vectorised steps.
 
-    Beside each level lie the running sums within its groups of 16 siblings. The top level has at most 4096 nodes and is
-    searched by its cumulative sum. Sums of whole numbers are exact: nothing piles up, and no draw can fall between two
-    leaves or on an empty one.
+    Each level also has the running sums within its groups of 16 siblings. The top level has at most 4096 nodes and is
+    searched by its cumulative sum. Sums of integers are exact, so no draw can hit an empty leaf.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -155,11 +127,10 @@ class SumTree:
 
     @property
     def total(self) -> int:
-        """The sum of all leaves."""
         return int(self.top.sum())
 
     def set(self, index: Array, values: Array) -> None:
-        """Assign leaves and renew the sums above them; of equal indices the last one counts."""
+        """Assign leaves and update the sums above them; of equal indices, the last one wins."""
         self.leaves[index] = values
         for level, (group, running) in enumerate(zip(self.groups, self.running, strict=True)):
             index = index // FANOUT
@@ -168,28 +139,26 @@ class SumTree:
             self._parents(level)[index] = sums[:, -1]
 
     def load(self, leaves: Array) -> None:
-        """Replace all leaves."""
         self.leaves[:] = leaves
         for level, (group, running) in enumerate(zip(self.groups, self.running, strict=True)):
             np.cumsum(group, axis=1, out=running)
             self._parents(level)[: len(group)] = running[:, -1]
 
     def find(self, numbers: Array, top: Array | None = None) -> Array:
-        """Return for each whole number in [0, total) the leaf at which the running sum passes it; never an empty one.
+        """Return for each integer in [0, total) the leaf at which the running sum exceeds it.
 
-        `top` is the cumulative sum of the top level, if it is at hand.
+        `top` is the cumulative sum of the top level, if it is already computed.
         """
         before: Array = self.top.cumsum() if top is None else top
         values: Array = self.top
         node: Array = before.searchsorted(numbers, side="right")
         rest = numbers
         for group, running in zip(reversed(self.groups), reversed(self.running), strict=True):
-            rest = rest - before.take(node) + values.take(node)  # what is left of the number within the node
+            rest = rest - before.take(node) + values.take(node)  # the remainder within the node
             node = node * FANOUT + (running.take(node, axis=0) > rest[:, None]).argmax(axis=1)
             before, values = running, group
         return node
 
     def _parents(self, level: int) -> Array:
-        """Return the nodes above a level, flat."""
         nodes: Array = self.top if level + 1 == len(self.groups) else self.groups[level + 1].reshape(-1)
         return nodes

@@ -1,8 +1,8 @@
-"""The on-policy buffer: one rollout, preallocated, written in place, spent by one update."""
+"""The rollout buffer: preallocated, written in place, and used for one update."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -10,20 +10,11 @@ from gymnasium import Space
 from torch import Tensor
 
 from rl_training.core.blocks import Block
-from rl_training.core.columns import (
-    Allocator,
-    Column,
-    action_column,
-    allocated,
-    observation_columns,
-    shaped_columns,
-)
+from rl_training.core.columns import Allocator, Column, Shape, allocated, layout_of, shaped_columns
 from rl_training.core.returns import gae
 from rl_training.core.spaces.masks import split_mask
 from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import ActArrays, Obs, ObsArray, StepArrays, joined, leaves
-
-Shape: TypeAlias = tuple[int, ...]
 
 COLUMNS = (
     Column("logprobs"),
@@ -38,12 +29,12 @@ COLUMNS = (
     Column("advantages"),
     Column("returns"),
 )
-"""What every rollout holds besides observations and actions."""
+"""The columns of every rollout besides observations and actions."""
 
 
 @dataclass(frozen=True)
 class RolloutBatch(TensorStruct):
-    """Rows of a rollout; [B] each. `valid` is None where every row counts, which spares the masks."""
+    """Rows [B] of a rollout. `valid` is None if all rows are valid, which avoids masks."""
 
     obs: Obs
     actions: Tensor
@@ -53,17 +44,17 @@ class RolloutBatch(TensorStruct):
     returns: Tensor
     valid: Tensor | None = None
     extra: dict[str, Tensor] = field(default_factory=dict)
-    """The columns that the explorer declared."""
+    """The explorer's columns."""
     action_masks: Tensor | None = None
-    """What was allowed [B, M]; None where everything is."""
+    """Masks [B, M] of the allowed actions; None if all are allowed."""
 
     def __len__(self) -> int:
         return len(self.actions)
 
     def minibatches(self, batch_size: int, rng: np.random.Generator | None) -> Iterator["RolloutBatch"]:
-        """Partition the rows into parts of `batch_size` (the last may be smaller), shuffled by `rng` if given.
+        """Partition the rows into minibatches (the last may be smaller), shuffled if `rng` is given.
 
-        One gather per epoch, then views. A single part needs no shuffling: its order changes nothing.
+        Each epoch needs one gather, then views. A single minibatch is not shuffled, as its order has no effect.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be positive, got {batch_size}")
@@ -77,9 +68,8 @@ class RolloutBatch(TensorStruct):
 class RolloutBuffer:
     """`num_steps` rows of `num_envs` environments, [T, N, ...], on the CPU; every column is a tensor attribute.
 
-    `dones[t]` says that step t ended an episode, in whichever way, `cuts[t]` that nothing after it counts for what came
-    before though the episode goes on; `final_values[t]` is the value of the true last observation where the clock ended
-    it, 0 elsewhere. Rewards are those that are learned from.
+    `dones[t]`: step t ended an episode, by termination or truncation. `cuts[t]`: returns stop at step t although the
+    episode continues. `final_values[t]`: the value of the final observation after a truncation, otherwise 0.
     """
 
     obs: Obs
@@ -108,39 +98,11 @@ class RolloutBuffer:
         allocate: Allocator = np.zeros,
     ) -> None:
         """`obs_shape` and `obs_dtype` (NumPy types) are mappings for Dict observations."""
-        seen, action = shaped_columns(obs_shape, obs_dtype), Column("actions", action_shape, action_dtype)
-        self._allocate(num_steps, num_envs, seen, action, extra, allocate)
-
-    @classmethod
-    def for_spaces(
-        cls,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        *,
-        num_steps: int,
-        num_envs: int,
-        extra: Sequence[Column] = (),
-        allocate: Allocator = np.zeros,
-    ) -> Self:
-        """Return a buffer with the shapes and types of the spaces; nested entries under keys such as `a/b`."""
-        buffer = cls.__new__(cls)
-        seen = observation_columns(observation_space)
-        buffer._allocate(num_steps, num_envs, seen, action_column(action_space), extra, allocate)
-        return buffer
-
-    def _allocate(
-        self,
-        num_steps: int,
-        num_envs: int,
-        seen: Mapping[str, Column],
-        action: Column,
-        extra: Sequence[Column],
-        allocate: Allocator,
-    ) -> None:
         if num_steps < 1 or num_envs < 1:
             raise ValueError(f"num_steps and num_envs must be positive, got {num_steps} and {num_envs}")
         self.num_steps, self.num_envs = num_steps, num_envs
-        self.columns = (*seen.values(), action, *COLUMNS, *extra)
+        seen = shaped_columns(obs_shape, obs_dtype)
+        self.columns = (*seen.values(), Column("actions", action_shape, action_dtype), *COLUMNS, *extra)
         # NumPy views of the tensors' memory: row writes cost a third of torch's
         self._write = allocated(self.columns, num_steps, num_envs, allocate=allocate)
         tensors = {name: torch.from_numpy(array) for name, array in self._write.items()}
@@ -149,28 +111,30 @@ class RolloutBuffer:
         self.actions = tensors["actions"]
         self.extra = {column.name: tensors[column.name] for column in extra}
         self._write_obs = {key: self._write[column.name] for key, column in seen.items()}
-        by_key = {key: tensors[column.name] for key, column in seen.items()}
-        self.obs = joined(by_key)
+        self.obs = joined({key: tensors[column.name] for key, column in seen.items()})
         self.reset()
 
+    @classmethod
+    def for_spaces(cls, observation_space: Space[Any], action_space: Space[Any], **settings: Any) -> Self:
+        """Return a buffer with the shapes and types of the spaces; nested entries under keys such as `a/b`."""
+        return cls(**layout_of(observation_space, action_space), **settings)
+
     def reset(self) -> None:
-        """Rewind: the next record goes to row 0."""
+        """Rewind to row 0."""
         self.row = 0
         self.valid.fill_(True)
         self.cuts.fill_(False)
 
     @property
     def nbytes(self) -> int:
-        """Memory of all columns."""
         return self.num_steps * self.num_envs * sum(column.row_bytes for column in self.columns)
 
     @property
     def full(self) -> bool:
-        """Every row is written."""
         return self.row == self.num_steps
 
     def record_action(self, obs: ObsArray, acted: ActArrays) -> None:
-        """Copy what was seen and done into the current row, before the environments overwrite `obs`."""
+        """Copy observations and actions into the current row, before the environments overwrite `obs`."""
         if self.full:
             raise IndexError(f"the rollout of {self.num_steps} steps is full; call reset() first")
         write, row = self._write, self.row
@@ -183,7 +147,7 @@ class RolloutBuffer:
             write[name][row] = array
 
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None:
-        """Copy what came of it into the same row, and move on."""
+        """Copy the outcome into the same row, and advance to the next row."""
         write, row = self._write, self.row
         write["rewards"][row] = step.signal
         write["dones"][row] = step.ended
@@ -217,13 +181,13 @@ class RolloutBuffer:
     ) -> None:
         """Fill `advantages` and `returns` [T, N]; `last_value` [N] follows the last row.
 
-        `rewards` [T, N] stands in for the recorded ones if they are to be scaled.
+        `rewards` [T, N] replaces the recorded rewards, e.g. by scaled ones.
         """
         stops = self.dones.bool().numpy() | self.cuts.numpy()
         values, next_values = self.values.numpy(), self.next_values.numpy()
         next_values[:-1] = values[1:]
         next_values[-1] = torch.as_tensor(last_value).numpy()
-        # where it stops: V(final_obs) if the clock did it, otherwise 0
+        # the value of the final observation after a truncation, 0 after a termination or cut
         np.copyto(next_values, self.final_values.numpy(), where=stops)
         gae(
             self.rewards if rewards is None else rewards,
@@ -237,7 +201,7 @@ class RolloutBuffer:
         np.add(self.advantages.numpy(), values, out=self.returns.numpy())
 
     def flat(self) -> RolloutBatch:
-        """Return all rows [T * N] as views, in the order of time."""
+        """Return all rows [T * N] as views, in time order."""
         obs, masks = split_mask(self.obs)
         batch = RolloutBatch(
             obs=obs,
@@ -250,14 +214,10 @@ class RolloutBuffer:
             extra=self.extra,
             action_masks=masks,
         )
-        return batch.map(_flatten_leading)
+        return batch.map(lambda tensor: tensor.flatten(0, 1))
 
     def iter_minibatches(
         self, batch_size: int, *, rng: np.random.Generator | None = None
     ) -> Iterator[RolloutBatch]:
         """Partition the rollout into minibatches, shuffled if `rng` is given."""
         return self.flat().minibatches(batch_size, rng)
-
-
-def _flatten_leading(tensor: Tensor) -> Tensor:
-    return tensor.reshape(-1, *tensor.shape[2:])

@@ -1,4 +1,4 @@
-"""Experience sources: recorded steps in, batches out. The only place where algorithm families differ."""
+"""Experience sources: they record steps and yield batches."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,14 +30,14 @@ MAX_BYTES_AT_ONCE = 2**26
 
 
 class RewardScaler(Protocol):
-    """Keeps statistics of returns and scales rewards by them."""
+    """Keeps statistics of returns and scales rewards with them."""
 
     def update(self, rewards: Tensor, dones: Tensor, valid: Tensor, carry: Tensor) -> None: ...
     def __call__(self, rewards: Tensor) -> Tensor: ...
 
 
 class RolloutSource:
-    """One rollout per iteration, with advantages; yielded whole, once."""
+    """Yields each rollout once, as a whole, with advantages."""
 
     def __init__(
         self,
@@ -47,28 +47,23 @@ class RolloutSource:
         gae_lambda: float,
         reward_scaler: RewardScaler | None = None,
     ) -> None:
-        self.buffer = buffer
-        self.steps_per_collect = buffer.num_steps
-        self.gamma = gamma
-        self.gae_lambda = gae_lambda
-        self.reward_scaler = reward_scaler
+        self.buffer, self.steps_per_collect = buffer, buffer.num_steps
+        self.gamma, self.gae_lambda, self.reward_scaler = gamma, gae_lambda, reward_scaler
         self._running_returns = torch.zeros(buffer.num_envs, dtype=torch.float64)
         self._last_value = torch.zeros(buffer.num_envs)
 
     def record_action(self, obs: ObsArray, acted: ActArrays) -> None:
-        """Copy the observation and what was done."""
         self.buffer.record_action(obs, acted)
 
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None:
-        """Copy what came of it."""
         self.buffer.record_outcome(step, acted)
 
     def end_collect(self, acted: ActArrays) -> None:
-        """Keep the value that follows the last row."""
+        """Copy the value after the last row."""
         self._last_value.copy_(torch.from_numpy(acted.last_value))
 
     def record_block(self, block: Block) -> None:
-        """Copy a block of steps, and the value that follows its last row."""
+        """Copy a block of steps, and the value after its last row."""
         self.buffer.record_block(block)
         self._last_value.copy_(torch.from_numpy(block.last_value))
 
@@ -82,17 +77,14 @@ class RolloutSource:
         yield buffer.flat()
         buffer.reset()
 
-    def feedback(self, batch: RolloutBatch, result: UpdateResult) -> None:
-        """A rollout learns nothing from its update."""
+    def feedback(self, batch: RolloutBatch, result: UpdateResult) -> None: ...
 
     @property
     def storages(self) -> Mapping[str, Any]:
-        """Nothing outlives an update."""
         return {}
 
     @property
     def nbytes(self) -> int:
-        """Memory of a rollout, which is taken as the first one fills."""
         return self.buffer.nbytes
 
     def forget(self, rows: Sequence[int]) -> None:
@@ -100,21 +92,21 @@ class RolloutSource:
         self._running_returns[list(rows)] = 0.0
 
     def state_dict(self) -> State:
-        """Between iterations the buffer is spent; only the running returns live on."""
+        """Return the running returns; the buffer is empty between iterations."""
         return {"running_returns": self._running_returns.clone()}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the running returns; those of another number of environments are dropped."""
+        """Restore the running returns; those of another number of environments are ignored."""
         if len(state["running_returns"]) == len(self._running_returns):
             self._running_returns.copy_(state["running_returns"])
 
 
 class ReplaySource:
-    """Remembers transitions, and owes `gradient_steps` batches for every `train_freq` of them.
+    """Stores transitions, and yields `gradient_steps` batches for every `train_freq` of them.
 
-    What is owed follows from the number of transitions alone, so the update-to-data ratio
-    `gradient_steps / train_freq` is the same for any number of environments. Nothing is owed for the first
-    `learning_starts` transitions.
+    The number of batches depends only on the number of transitions, so the update-to-data ratio
+    `gradient_steps / train_freq` is the same for any number of environments. The first `learning_starts` transitions
+    yield none.
     """
 
     def __init__(
@@ -130,7 +122,7 @@ class ReplaySource:
         reward_scaler: RewardScaler | None = None,
         observe: Callable[[Obs], None] | None = None,
     ) -> None:
-        """`beta` rises linearly to 1; `observe` is shown every new observation [N, ...], for statistics."""
+        """`beta` increases linearly to 1; `observe` is called with every new observation [N, ...], for statistics."""
         self.buffer = buffer
         self.steps_per_collect = max(train_freq // buffer.num_envs, 1)
         self.batch_size, self.train_freq = batch_size, train_freq
@@ -138,16 +130,13 @@ class ReplaySource:
         self.learning_starts = learning_starts
         self.rng, self.beta = rng, beta
         self.reward_scaler, self.observe = reward_scaler, observe
-        self.recorded = 0
-        self.batches_given = 0
+        self.recorded = self.batches_given = 0
         self._running_returns = torch.zeros(buffer.num_envs, dtype=torch.float64)
 
     def record_action(self, obs: ObsArray, acted: ActArrays) -> None:
-        """Copy the observation and what was done."""
         self.buffer.record_action(obs, acted.action, acted.extra)
 
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None:
-        """Copy what came of it, and bring the statistics up to date."""
         self.buffer.record_outcome(step)
         self.recorded += step.num_valid
         if self.observe is not None:
@@ -158,25 +147,24 @@ class ReplaySource:
             )
             self.reward_scaler.update(rewards, ended, valid, self._running_returns)
 
-    def end_collect(self, acted: ActArrays) -> None:
-        """Nothing waits for the end of a collect."""
+    def end_collect(self, acted: ActArrays) -> None: ...
 
     def record_block(self, block: Block) -> None:
-        """Record the steps of a block in their order: n-step returns, frames and statistics depend on it."""
+        """Record the steps of a block in order: n-step returns, frames and statistics depend on it."""
         record_steps(self, block)
 
     @property
     def owed(self) -> int:
-        """Batches that the transitions so far call for and that were not given yet."""
+        """The number of batches that are due for the transitions so far."""
         if self.recorded <= self.learning_starts or len(self.buffer) == 0:
             return 0
         rounds = self.recorded // self.train_freq - self.learning_starts // self.train_freq
         return rounds * self.gradient_steps - self.batches_given
 
     def batches(self, progress: Progress) -> Iterator[Transitions]:
-        """Yield the batches that are owed, as many together as memory and priorities allow, one after another."""
+        """Yield the batches that are due, as many together as memory and priorities allow."""
         beta = interpolated(self.beta, 1.0, progress.fraction)
-        # rows of uniform batches are drawn together; priorities change with every update
+        # uniform batches are drawn together; priorities change with every update
         rows_at_once = min(MAX_ROWS_AT_ONCE, MAX_BYTES_AT_ONCE // self.buffer.drawn_bytes)
         at_once = 1 if self.buffer.prioritized else max(rows_at_once // self.batch_size, 1)
         owed = self.owed
@@ -190,18 +178,16 @@ class ReplaySource:
             yield rows
 
     def feedback(self, batch: Transitions, result: UpdateResult) -> None:
-        """Set the priorities of the rows by the errors the update saw."""
+        """Set the priorities of the rows by the errors of the update."""
         if self.buffer.prioritized and result.priorities is not None:
             self.buffer.update_priorities(batch.indices, result.priorities)
 
     @property
     def storages(self) -> Mapping[str, Any]:
-        """The transitions, and the frames of stacked images."""
         return self.buffer.storages
 
     @property
     def nbytes(self) -> int:
-        """Memory of the full buffer."""
         return self.buffer.nbytes
 
     def forget(self, rows: Sequence[int]) -> None:
@@ -220,7 +206,7 @@ class ReplaySource:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore it, after the rows."""
+        """Restore the state, after the rows."""
         self.buffer.load_state_dict(state["buffer"])
         self.recorded = int(state["recorded"])
         self.batches_given = int(state["batches_given"])

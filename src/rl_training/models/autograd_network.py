@@ -1,6 +1,6 @@
-"""Networks as learners run them: forward to outputs, then backward from the gradient of a loss with respect to these.
+"""Networks for learners: forward to outputs, then backward from the gradient of a loss with respect to these.
 
-`AutogradNetwork` does this for any module. The networks in `models.fast` do the same by hand for the modules they know.
+`AutogradNetwork` does this for any module; `models.fast` has hand-written networks for the modules it knows.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,8 +19,7 @@ GradientOf: TypeAlias = Callable[[Any], Tensor | None]
 class Backprop(Protocol):
     """A network with a backward pass: `forward`, then `backward` for the first rows of its outputs.
 
-    Outputs are valid until the next `forward`. `backward` writes the gradients of the parameters to where the optimizer
-    reads them.
+    Outputs are valid until the next `forward`. `backward` writes the gradients into the views of `GradientOf`.
     """
 
     def forward(self, *inputs: Any) -> Any: ...
@@ -50,14 +49,12 @@ class AutogradNetwork:
 
     @property
     def num_outputs(self) -> int:
-        """The number of tensors that the last `forward` returned."""
         return len(self._outputs)
 
     def forward_both(self, inputs: Any, others: Any) -> tuple[Callable[[], Any], Any]:
         """Return a function that computes the outputs for the first batch, and the outputs for the second batch.
 
-        The first batch is run when the function is called: the layers that this network shares with others may have
-        been trained in between.
+        The first batch runs when the function is called, as shared layers may have been trained in between.
         """
         with torch.no_grad():
             return (lambda: self.forward(inputs)), self._run(others)
@@ -68,9 +65,9 @@ class AutogradNetwork:
         self.continue_backward(*gradients)
 
     def continue_backward(self, *gradients: Numbers) -> None:
-        """Do the same below layers whose backward pass has begun."""
+        """Like `backward`, for a network below layers whose backward pass has begun."""
         pairs = zip(self._outputs, gradients, strict=True)
-        # a network may be frozen, or compute features without gradients
+        # outputs have no gradient if the network is frozen or detached
         learned = [(output[: len(given)], given) for output, given in pairs if output.requires_grad]
         if not self._parameters or not learned:
             for view in self._views:

@@ -1,5 +1,6 @@
-"""Convolutional encoders: one trunk per image of an observation; other numbers are appended to the features."""
+"""Convolutional encoders: one trunk per image of an observation; other entries are appended to the features."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,13 +14,13 @@ from rl_training.core.types import Obs
 from rl_training.models.inputs import ObservationInputs
 
 NATURE_FROM = 64
-"""Images with a smaller side get the small trunk from `auto`, others the one designed for 84 x 84."""
+"""Encoder `auto` uses the small trunk for images with a smaller side, otherwise the one designed for 84 x 84."""
 
 
 class ImageEncoder(nn.Module):
-    """Images [B, C, H, W], alone or in a dict beside vectors, to features [B, features_dim].
+    """Images [B, C, H, W], alone or in a dict with vectors, to features [B, features_dim].
 
-    Every image has a trunk of its own, then a layer to `features_dim`; what is no image follows as it is.
+    Every image has its own trunk, followed by a layer to `features_dim`; other entries are appended unchanged.
     """
 
     smallest_side = 1
@@ -38,7 +39,7 @@ class ImageEncoder(nn.Module):
 
     def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
         """Return convolutions for images of this shape; each encoder defines its own."""
-        raise NotImplementedError("an image encoder needs a trunk of its own")
+        raise NotImplementedError("an image encoder must define trunk")
 
     def _tower(self, space: spaces.Box, features_dim: int) -> nn.Sequential:
         channels, height, width = (int(side) for side in space.shape)
@@ -54,7 +55,6 @@ class ImageEncoder(nn.Module):
         return nn.Sequential(trunk, nn.Flatten(), nn.Linear(size, features_dim), nn.ReLU(inplace=True))
 
     def forward(self, inputs: Obs) -> Tensor:
-        """Return features [B, features_dim]."""
         if isinstance(inputs, Tensor):
             features: Tensor = self.trunks[0](inputs)
             return features
@@ -69,21 +69,18 @@ class NatureCNN(ImageEncoder):
     smallest_side = 36
 
     def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
-        """Return the three convolutions."""
         return nature_trunk(channels)
 
 
 class SmallCNN(ImageEncoder):
     """Two convolutions of 16 and 32 filters of 3 x 3 for images of few pixels, such as boards and planes.
 
-    They shrink an image only if it is large: below 16 pixels neither has a stride, below 32 the first has 2, from
-    there on both have.
+    The strides depend on the smaller side: 1 and 1 below 16 pixels, 2 and 1 below 32, otherwise 2 and 2.
     """
 
     smallest_side = 3
 
     def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
-        """Return the two convolutions."""
         return small_trunk(channels, min(height, width))
 
 
@@ -97,13 +94,13 @@ class ImpalaCNN(ImageEncoder):
         observation_space: Space[Any],
         features_dim: int = 256,
         *,
-        channels: tuple[int, ...] | list[int] = (16, 32, 32),
+        channels: Sequence[int] = (16, 32, 32),
     ) -> None:
         self._stages = tuple(channels)
         super().__init__(observation_space, features_dim)
 
     def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
-        """Return the stages; images that would need gigabytes each raise an error."""
+        """Return the stages; raise an error for images that would need gigabytes each."""
         known = 1 <= len(self._stages) <= 8 and all(isinstance(n, int) and n >= 1 for n in self._stages)
         if not known or max(self._stages) * height * width > 2**28:
             raise UserError(
@@ -130,7 +127,6 @@ class ResidualBlock(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return images of the same shape."""
         changed: Tensor = self.second(torch.relu(self.first(torch.relu(images))))
         return images + changed
 
@@ -139,7 +135,6 @@ class AutoCNN(ImageEncoder):
     """The encoder `auto`: the trunk of NatureCNN for large images, that of SmallCNN for others."""
 
     def trunk(self, channels: int, height: int, width: int) -> nn.Sequential:
-        """Return the trunk for images of this size."""
         side = min(height, width)
         return nature_trunk(channels) if side >= NATURE_FROM else small_trunk(channels, side)
 

@@ -34,11 +34,16 @@ class RecurrentCore(nn.Module):
                 f"input_size, size and num_layers must be positive, got {input_size}, {size} and {num_layers}"
             )
         self.kind, self.size, self.num_layers = kind, size, num_layers
-        # skip its own initialisation, which would draw from the caller's global generator
+        # skip its initialisation, which would use the global generator
         cells = CELLS[kind](input_size, size, num_layers, device="meta")
         self.cells: nn.RNNBase = cells.to_empty(device="cpu")
         for name, parameter in self.cells.named_parameters():
-            _initialize(name, parameter, size, orthogonal=orthogonal, generator=generator)
+            if not orthogonal:  # torch's default
+                nn.init.uniform_(parameter, -(size**-0.5), size**-0.5, generator=generator)
+            elif "weight" in name:
+                nn.init.orthogonal_(parameter, generator=generator)
+            else:
+                nn.init.zeros_(parameter)
 
     @property
     def memory_sizes(self) -> tuple[int, ...]:
@@ -48,8 +53,8 @@ class RecurrentCore(nn.Module):
     def forward(self, features: Tensor, memory: Memory, starts: Tensor) -> tuple[Tensor, Memory]:
         """Return outputs [L * B, size] and the state after the last step, for features [L * B, D] in time order.
 
-        Where `starts` [L * B] is true an episode begins, and the state is reset before the step. Consecutive steps
-        without an episode start in any row run in one call.
+        The state is reset before each step where `starts` [L * B] is true. Consecutive steps without an episode start
+        in any row run in one call.
         """
         rows = len(memory[0])
         steps, begins = features.view(-1, rows, features.shape[-1]), starts.view(-1, rows)
@@ -74,7 +79,7 @@ class RecurrentCore(nn.Module):
 
 
 class IdentityCore(nn.Module):
-    """Passes features on and has no state: a recurrent network without recurrence."""
+    """Returns the features unchanged and has no state: a recurrent network without recurrence."""
 
     def __init__(self, input_size: int) -> None:
         super().__init__()
@@ -82,26 +87,12 @@ class IdentityCore(nn.Module):
         self.memory_sizes: tuple[int, ...] = ()
 
     def forward(self, features: Tensor, memory: Memory, starts: Tensor) -> tuple[Tensor, Memory]:
-        """Return the features."""
         return features, memory
 
 
 def _stretches(begins: Tensor) -> Iterator[tuple[int, int, bool]]:
-    """Yield (first step, last step + 1, whether an episode begins at the first) of [L, B]; waits for the device."""
+    """Yield (first step, last step + 1, whether an episode begins at the first) for starts [L, B]; synchronises."""
     resets = begins.any(dim=1).tolist()
     bounds = [0, *(t for t in range(1, len(resets)) if resets[t]), len(resets)]
     for first, last in pairwise(bounds):
         yield first, last, resets[first]
-
-
-def _initialize(
-    name: str, parameter: Tensor, size: int, *, orthogonal: bool, generator: torch.Generator
-) -> None:
-    """Orthogonal weights and zero biases, or torch's uniform default."""
-    with torch.no_grad():
-        if not orthogonal:
-            nn.init.uniform_(parameter, -(size**-0.5), size**-0.5, generator=generator)
-        elif "weight" in name:
-            nn.init.orthogonal_(parameter, generator=generator)
-        else:
-            nn.init.zeros_(parameter)

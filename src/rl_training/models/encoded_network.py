@@ -10,10 +10,9 @@ from rl_training.models.images import ScaledImages
 
 
 class Encoded(nn.Module):
-    """An encoder and the network that reads its features.
+    """An encoder and the network that reads its features; with `detach` no gradient reaches the encoder.
 
-    With `detach` no gradient reaches the encoder from here: SAC and TD3 train a shared encoder with the critics' loss
-    alone.
+    SAC and TD3 train a shared encoder with the critics' loss only.
     """
 
     def __init__(self, encoder: nn.Module, network: nn.Module, *, detach: bool = False) -> None:
@@ -22,7 +21,7 @@ class Encoded(nn.Module):
         self.detach = detach
 
     def forward(self, inputs: Obs, *others: Any, **named: Any) -> Any:
-        """Return the network's outputs for the features; other arguments are passed on."""
+        """Return the network's outputs for the features and the other arguments."""
         features = encode(self.encoder, inputs)
         return self.network(features.detach() if self.detach else features, *others, **named)
 
@@ -35,19 +34,17 @@ class EncodedPair(nn.Module):
         self.encoder, self.critic_encoder, self.network = encoder, critic_encoder, network
 
     def forward(self, inputs: Obs, **named: Any) -> Any:
-        """Return the network's outputs for both features; keyword arguments are passed on."""
         return self.network(encode(self.encoder, inputs), encode(self.critic_encoder, inputs), **named)
 
 
 def encode(encoder: nn.Module, inputs: Obs) -> Tensor:
-    """Return an encoder's features [B, D]; an error names the encoder, which may be the user's own."""
+    """Return an encoder's features [B, D]; errors name the encoder, which may be a custom one."""
     try:
-        features: Tensor = encoder(inputs)
+        return encoder(inputs)  # type: ignore[no-any-return]  # checked when it is built
     except Exception as error:
         own = encoder.encoder if isinstance(encoder, ScaledImages) else encoder
         name = f"{type(own).__module__}:{type(own).__qualname__}"
         raise RunFault(f"encoder {name} failed: {type(error).__name__}: {error}") from error
-    return features
 
 
 def layers_after_encoder(network: nn.Module) -> nn.Module:

@@ -12,7 +12,7 @@ from rl_training.models.mlp import ACTIVATIONS, ActivationName
 class EnsembleMLP(nn.Module):
     """`num_members` networks of the given layer sizes; features and actions, [B, D] together, to values [M, B].
 
-    Every member starts with weights of its own, in torch's uniform initialisation. The last size must be 1.
+    The members are initialised independently, with torch's uniform default. The last size must be 1.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class EnsembleMLP(nn.Module):
             self.biases.append(nn.Parameter(bias))
 
     def forward(self, features: Tensor, actions: Tensor, members: int | None = None) -> Tensor:
-        """Return values [M, B]; with `members` only those of the first members."""
+        """Return values [M, B], or only those of the first `members`."""
         layers = list(zip(self.weights, self.biases, strict=True))
         if members is not None:
             layers = [(weight[:members], bias[:members]) for weight, bias in layers]

@@ -23,7 +23,10 @@ LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 
 
 class ActionHead(Protocol):
-    """Turns network outputs [N, P] into actions and their log-probabilities."""
+    """Turns network outputs [N, P] into actions [N, ...], log-probabilities [N] and entropies [N].
+
+    `sample` draws actions, `mode` returns the most likely ones. Both are unclipped. `masked` applies an action mask.
+    """
 
     num_params: int
 
@@ -49,7 +52,7 @@ class LogitsHead(nn.Module):
     """Base of the categorical heads: parameters are logits, one for each entry of a mask."""
 
     def masked(self, params: Numbers, mask: Numbers | None, xp: Any = np) -> Numbers:
-        """Return parameters [N, P] with probability 0 for what a mask [N, P] forbids; unchanged without a mask."""
+        """Return parameters [N, P] that give actions forbidden by a mask [N, P] probability 0."""
         return apply_mask(params, mask, FORBIDDEN, xp)
 
 
@@ -61,16 +64,13 @@ class CategoricalHead(LogitsHead):
         self.num_params = num_params
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return actions [N] and log-probabilities [N] by inverting the cumulative distribution."""
         return categorical_sample(params, rng.random(len(params)))
 
     def mode(self, params: Array) -> Array:
-        """Return the most likely actions [N]."""
         best: Array = params.argmax(axis=-1)
         return best
 
     def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities [B] and entropies [B]."""
         return categorical_logprob_entropy(params, actions)
 
 
@@ -84,7 +84,6 @@ class MultiCategoricalHead(LogitsHead):
         self._ends = np.cumsum(counts)[:-1]
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return actions [N, A] and log-probabilities [N]."""
         uniform = rng.random((len(self.counts), len(params)))
         parts = [
             categorical_sample(p, u) for p, u in zip(np.split(params, self._ends, 1), uniform, strict=True)
@@ -93,11 +92,9 @@ class MultiCategoricalHead(LogitsHead):
         return np.stack(actions, axis=-1), np.sum(logprobs, axis=0)
 
     def mode(self, params: Array) -> Array:
-        """Return the most likely actions [N, A]."""
         return np.stack([part.argmax(axis=-1) for part in np.split(params, self._ends, axis=1)], axis=-1)
 
     def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities [B] and entropies [B], summed over the choices."""
         parts = zip(torch.split(params, self.counts, dim=-1), actions.unbind(-1), strict=True)
         logprobs, entropies = zip(*(categorical_logprob_entropy(p, a) for p, a in parts), strict=True)
         return torch.stack(logprobs).sum(0), torch.stack(entropies).sum(0)
@@ -111,39 +108,35 @@ class BernoulliHead(nn.Module):
         self.num_params = num_params
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return actions [N, A] and log-probabilities [N]."""
         probability = np.exp(-np.logaddexp(0.0, -params))  # the sigmoid, without overflow
         actions = (rng.random(params.shape) < probability).astype(np.int64)
         return actions, (actions * params - np.logaddexp(0.0, params)).sum(axis=-1)
 
     def mode(self, params: Array) -> Array:
-        """Return the most likely actions [N, A]."""
         return (params > 0).astype(np.int64)
 
     def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities [B] and entropies [B], summed over the choices."""
         log_normalizer = -F.logsigmoid(-params)  # softplus would be rounded above 20
         logprobs = (actions * params - log_normalizer).sum(-1)
         return logprobs, (log_normalizer - params * torch.sigmoid(params)).sum(-1)
 
     def masked(self, params: Numbers, mask: Numbers | None, xp: Any = np) -> Numbers:
-        """Return parameters [N, A] for a mask [N, 2A] of pairs (no, yes); unchanged without a mask."""
+        """Return parameters [N, A] for a mask [N, 2A] of pairs (no, yes)."""
         no, yes = (None, None) if mask is None else (mask[:, ::2], mask[:, 1::2])
         return apply_mask(apply_mask(params, no, -FORBIDDEN, xp), yes, FORBIDDEN, xp)
 
 
 class UnmaskedHead(nn.Module):
-    """Base of the heads for continuous actions, which have no masks."""
+    """Base of the heads for continuous actions, which cannot be masked."""
 
     def masked(self, params: Numbers, mask: Numbers | None, xp: Any = np) -> Numbers:
-        """Return the parameters; a mask raises an error."""
         if mask is not None:
             raise NotImplementedError("continuous actions cannot be masked")
         return params
 
 
 class GaussianHead(UnmaskedHead):
-    """Independent normals; parameters are means, the deviation is learned but does not depend on the observation."""
+    """Independent normals; parameters are means, the learned deviation does not depend on the observation."""
 
     def __init__(self, num_params: int, log_std_init: float = 0.0) -> None:
         super().__init__()
@@ -151,18 +144,15 @@ class GaussianHead(UnmaskedHead):
         self.log_std = nn.Parameter(torch.full((num_params,), log_std_init))
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return unclipped actions [N, A] and log-probabilities [N]."""
         log_std = self.log_std.detach().cpu().numpy()
         noise = rng.standard_normal(params.shape)
         actions = params + np.exp(log_std) * noise
         return actions, (-0.5 * noise * noise - log_std - LOG_SQRT_2PI).sum(axis=-1)
 
     def mode(self, params: Array) -> Array:
-        """Return the means [N, A]."""
         return params
 
     def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities [B] and entropies [B]; the entropy is the same in every row."""
         standardized = (actions - params) * torch.exp(-self.log_std)
         log_std_sum = self.log_std.sum()
         size = self.num_params
@@ -175,7 +165,7 @@ def squashed_gaussian_sample(params: Tensor, noise: Tensor) -> tuple[Tensor, Ten
     """Return actions [B, A] in [-1, 1] and log-probabilities [B] for parameters [B, 2A] and standard noise [B, A].
 
     The action is tanh(u) of a normal u; log(1 - tanh(u)^2) = 2 * (log 2 - u + log sigmoid(2u)) stays finite where the
-    action rounds to 1, and is taken from u itself, never from the action.
+    action rounds to 1. It is computed from u, not from the action.
     """
     mean, log_std = params.chunk(2, dim=-1)
     log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
@@ -198,8 +188,7 @@ def inverse_tanh(actions: Tensor) -> tuple[Tensor, Tensor]:
     """Return u and log(1 - tanh(u)^2) for actions tanh(u) in [-1, 1], accurate up to the bounds.
 
     `log1p` of the action and of its negative gives both: 1 - |action| is exact near the bounds, where a quotient or a
-    square would lose all digits. An action of exactly -1 or 1 stands for the nearest number inside the bounds, so the
-    result is always finite.
+    square would lose all digits. Actions of exactly -1 or 1 are moved inside the bounds, so the result is finite.
     """
     largest = 1 - torch.finfo(actions.dtype).eps / 2
     inside = actions.clamp(-largest, largest)
@@ -225,7 +214,7 @@ def categorical_sample(logits: Array, uniform: Array) -> tuple[Array, Array]:
     actions = np.add.reduce(cumulative <= (uniform * total)[:, None], axis=-1, dtype=np.int64)
     if (
         np.maximum.reduce(actions) == logits.shape[1]
-    ):  # rounding may reach the total; the last choice may be impossible
+    ):  # rounded up to the total; the last choice may be forbidden
         actions = np.where(actions < logits.shape[1], actions, logits.argmax(axis=-1))
     return actions, shifted[np.arange(len(actions)), actions] - np.log(total)
 

@@ -1,7 +1,6 @@
-"""Images among observations: which entries are images, their memory layout, and their scaling.
+"""Images in observations: which entries are images, their memory layout, and their scaling.
 
-They travel in the type the environment gave them, a byte per value as a rule, and become floats when the encoder reads
-them: a rollout or a batch of floats would be four times as large.
+Images keep the type of the environment, usually bytes, until the encoder reads them: floats take four times the memory.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from rl_training.core.spaces.layout import float_dtype, observation_leaves
 from rl_training.core.types import Obs
 
 WIDEST = 2.0**24
-"""Bounds that are further apart are ignored: scaled by them, all images would look the same."""
+"""Bounds that are further apart are ignored: scaled by them, all images would look alike."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class ImageReading:
     channels: Channels = "auto"
     """Which axis holds the channels; auto is the smaller of first and last."""
     any_size: bool = False
-    """Whether a Box of rank 3 is an image however small it is."""
+    """Whether every Box of rank 3 is an image, however small."""
     planes: bool = True
     """Whether a Box of rank 2 is an image of one channel."""
 
@@ -51,7 +50,7 @@ class ImageLeaf:
     factor: float
 
     def channel_first(self, images: Tensor) -> Tensor:
-        """Return images [B, C, H, W] of their own type, as a view."""
+        """Return images [B, C, H, W] of the same type, as a view."""
         if images.dim() == 3:
             return images.unsqueeze(1)
         return images.permute(0, 3, 1, 2) if self.channels_last else images
@@ -59,8 +58,8 @@ class ImageLeaf:
     def scaled(self, images: Tensor) -> Tensor:
         """Return floats [B, C, H, W] in channels-last memory format, which makes convolutions faster.
 
-        The layout is changed before the type: bytes are less to move. Whole numbers are copied when they become
-        floats, and the copy may be scaled in place: a product would take as much memory again.
+        The layout changes before the type, as bytes are faster to move. The conversion of integers makes a copy, which
+        is scaled in place to save memory.
         """
         pixels = images.contiguous(memory_format=torch.channels_last)
         if pixels.is_floating_point():
@@ -82,10 +81,9 @@ def image_leaves(space: Space[Any], reading: ImageReading) -> dict[str, ImageLea
     found = {}
     for key, leaf in observation_leaves(space).items():
         rank = len(leaf.shape or ())
-        called_one = rank == 3 and reading.any_size
         if not isinstance(leaf, spaces.Box) or (rank == 2 and not reading.planes):
             continue
-        if called_one or is_image(leaf, reading.channels, key):
+        if (rank == 3 and reading.any_size) or is_image(leaf, reading.channels, key):
             found[key] = _image_leaf(key, leaf, reading)
     return found
 
@@ -119,7 +117,7 @@ def encoder_space(space: Space[Any], images: Mapping[str, ImageLeaf]) -> Space[A
 
 
 def _flat(space: Space[Any]) -> Space[Any]:
-    """Return a space of rank 3 that is not an image with rank 1, so that no encoder takes it for an image."""
+    """Return a space that is not an image; one of rank 3 with rank 1, so that no encoder mistakes it for an image."""
     if isinstance(space, spaces.Box) and len(space.shape) == 3:
         return spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=space.dtype.type)
     return space
@@ -134,17 +132,18 @@ class ScaledImages(nn.Module):
 
     @property
     def features_dim(self) -> int:
-        """The number of features of the encoder."""
         width: Any = self.encoder.features_dim
         return int(width)
 
     def forward(self, inputs: Obs) -> Tensor:
         """Return features [B, D] of images [B, C, H, W] in their own types and of the other inputs."""
+        scaled: Obs
         if isinstance(inputs, Tensor):
-            features: Tensor = self.encoder(self.images[""].scaled(inputs))
-            return features
-        scaled = {
-            key: self.images[key].scaled(part) if key in self.images else part for key, part in inputs.items()
-        }
-        together: Tensor = self.encoder(scaled)
-        return together
+            scaled = self.images[""].scaled(inputs)
+        else:
+            images = self.images
+            scaled = {
+                key: images[key].scaled(part) if key in images else part for key, part in inputs.items()
+            }
+        features: Tensor = self.encoder(scaled)
+        return features

@@ -15,7 +15,7 @@ def make_linear(
 ) -> nn.Linear:
     """Return a layer with orthogonal weights and zero bias, or with torch's uniform default.
 
-    The layer's own initialisation is skipped: it would draw from the global generator, which is the caller's.
+    The layer's own initialisation is skipped, as it would use the global generator.
     """
     layer = nn.utils.skip_init(kind, fan_in, fan_out)  # type: ignore[no-untyped-call]  # torch
     assert isinstance(layer, nn.Linear)

@@ -1,4 +1,4 @@
-"""From observations of any supported space to vectors of numbers, in torch and in NumPy; nothing is learned."""
+"""From observations of any supported space to vectors of numbers, in torch and in NumPy; without parameters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,10 +16,9 @@ from rl_training.models.images import ImageLeaf
 class ObservationInputs:
     """Concatenates all leaves but images: Box unchanged, Discrete and MultiDiscrete one-hot, MultiBinary as 0 and 1.
 
-    `vector` is all numbers side by side [B, D]; `arranged` gives such a vector the shape of the observation again and
-    puts the images back, in their own type and channel-first, which is what an encoder reads: a tensor [B, ...] for a
-    plain space, a dict of tensors for a Dict. `continuous` [D] marks the numbers that come from a Box: only those are
-    ever normalised.
+    `vector` returns all numbers [B, D]. `arranged` turns such a vector into an encoder's inputs, with the images in
+    their own type and channel-first: a tensor [B, ...] for a plain space, a dict of tensors for a Dict. `continuous`
+    [D] marks the numbers that come from a Box: only those are normalised.
     """
 
     def __init__(self, space: Space[Any], images: Mapping[str, ImageLeaf] | None = None) -> None:
@@ -32,7 +31,6 @@ class ObservationInputs:
         self.continuous = torch.cat(marks) if marks else torch.zeros(0, dtype=torch.bool)
 
     def vector(self, obs: Obs) -> Tensor:
-        """Return numbers [B, D]."""
         if isinstance(obs, Tensor):
             return self._leaves[0].vector(obs) if self._leaves else torch.zeros(len(obs), 0)
         if not self._leaves:

@@ -45,10 +45,7 @@ def mlp_with_head(
     generator: torch.Generator,
     make_last: MakeLinear = make_linear,
 ) -> nn.Sequential:
-    """Return linear layers of the given sizes with the activation between them, in torch's uniform initialisation.
-
-    Value-based and off-policy methods use these; they have no need of orthogonal weights.
-    """
+    """Return linear layers of the given sizes with the activation between them, with torch's uniform initialisation."""
     *hidden, last = sizes
     body = mlp(hidden, activation, orthogonal=False, generator=generator)
     return nn.Sequential(*body, make_last(hidden[-1], last, 1.0, orthogonal=False, generator=generator))
@@ -74,30 +71,27 @@ class MLPActorCritic(nn.Module):
         generator: torch.Generator | None = None,
         make_last: MakeLinear = make_linear,
     ) -> None:
-        """`make_last` makes the actor's last layer."""
+        """`make_last` builds the actor's last layer."""
         super().__init__()
         if input_size < 1 or action_size < 1:
             raise ValueError(
                 f"input_size and action_size must be positive, got {input_size} and {action_size}"
             )
         if shared and critic_sizes is not None:
-            raise ValueError("a shared body has no widths of the critic's own")
+            raise ValueError("critic_sizes are given, but shared is true; leave one of them out")
         generator = generator or torch.Generator().manual_seed(0)
         layers = partial(mlp, activation=activation, orthogonal=orthogonal, generator=generator)
-        last = partial(make_linear, orthogonal=orthogonal, generator=generator)
         actor = (input_size, *hidden_sizes)
         critic = actor if critic_sizes is None else (input_size, *critic_sizes)
         self.actor_body = layers(actor)
         self.actor_head = make_last(actor[-1], action_size, 0.01, orthogonal=orthogonal, generator=generator)
         # registered under one name only: shared tensors are stored once in a checkpoint
         self.critic_body = None if shared else layers(critic)
-        self.critic_head = last(critic[-1], 1, 1.0)
+        self.critic_head = make_linear(critic[-1], 1, 1.0, orthogonal=orthogonal, generator=generator)
 
     def forward(self, features: Tensor, critic_features: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return action parameters [B, action_size] and values [B]; the critic may read other features."""
-        actor = self.actor_body(features)
-        if self.critic_body is None:
-            critic = actor
-        else:
+        actor = critic = self.actor_body(features)
+        if self.critic_body is not None:
             critic = self.critic_body(features if critic_features is None else critic_features)
         return self.actor_head(actor), self.critic_head(critic).squeeze(-1)

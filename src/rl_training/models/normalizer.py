@@ -7,7 +7,7 @@ from rl_training.core.types import Array
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of everything seen so far, in float64, merged batch by batch (Chan et al. 1979)."""
+    """Running mean and variance of rows [B, D], in float64, merged batch by batch (Chan et al. 1979)."""
 
     count: Tensor
     mean: Tensor
@@ -20,7 +20,6 @@ class RunningMoments(nn.Module):
         self.register_buffer("var", torch.ones(size, dtype=torch.float64))
 
     def update(self, batch: Tensor) -> None:
-        """Merge rows [B, D]."""
         if len(batch) == 0:
             return
         batch = batch.to(self.mean)  # type and device
@@ -36,11 +35,10 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormalizer(nn.Module):
-    """Shifts and scales continuous features to zero mean and unit variance, clipped; others pass unchanged.
+    """Normalises continuous features [B, D] to zero mean and unit variance and clips them; others stay unchanged.
 
-    Statistics change only in `update`: on-policy learners call it after they have trained on a rollout, so that acting
-    and learning on one rollout see the same numbers; off-policy, every new observation counts at once. Evaluation
-    sees frozen ones.
+    Statistics change only in `update`. On-policy learners call it after training on a rollout, so that acting and
+    learning use the same statistics; off-policy, every new observation updates them. Evaluation does not.
     """
 
     shift: Tensor
@@ -49,8 +47,7 @@ class ObservationNormalizer(nn.Module):
     def __init__(self, continuous: Tensor, clip: float = 10.0, epsilon: float = 1e-8) -> None:
         super().__init__()
         self.moments = RunningMoments(len(continuous))
-        self.clip = clip
-        self.epsilon = epsilon
+        self.clip, self.epsilon = clip, epsilon
         self.register_buffer("continuous", continuous, persistent=False)
         self.register_buffer("shift", torch.zeros(len(continuous)), persistent=False)
         self.register_buffer("scale", torch.ones(len(continuous)), persistent=False)
@@ -59,16 +56,14 @@ class ObservationNormalizer(nn.Module):
         )
 
     def update(self, features: Tensor) -> None:
-        """Merge raw features [B, D]."""
         self.moments.update(features)
         self._refresh()
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return normalised features [B, D]."""
         return ((features - self.shift) * self.scale).clamp(-self.clip, self.clip)
 
     def forward_numpy(self, features: Array) -> Array:
-        """Do the same in NumPy, on views of the same statistics."""
+        """Like `forward`, in NumPy on views of the same statistics."""
         normalized: Array = features - self.shift.numpy()
         normalized *= self.scale.numpy()
         return normalized.clip(-self.clip, self.clip, out=normalized)
@@ -80,14 +75,12 @@ class ObservationNormalizer(nn.Module):
 
 
 class RewardNormalizer(nn.Module):
-    """Divides rewards by the running deviation of the discounted return, clipped; recorded rewards stay raw."""
+    """Divides rewards by the running deviation of the discounted return and clips them; recorded rewards stay raw."""
 
     def __init__(self, gamma: float, clip: float = 10.0, epsilon: float = 1e-8) -> None:
         super().__init__()
         self.moments = RunningMoments(1)
-        self.gamma = gamma
-        self.clip = clip
-        self.epsilon = epsilon
+        self.gamma, self.clip, self.epsilon = gamma, clip, epsilon
 
     def update(self, rewards: Tensor, dones: Tensor, valid: Tensor, carry: Tensor) -> None:
         """Merge the valid rows of a rollout [T, N]; `carry` [N], the returns so far, is advanced in place."""
@@ -99,6 +92,5 @@ class RewardNormalizer(nn.Module):
         self.moments.update(running[valid].reshape(-1, 1))
 
     def forward(self, rewards: Tensor) -> Tensor:
-        """Return scaled rewards of any shape."""
         scale = (self.moments.var + self.epsilon).rsqrt().to(rewards)
         return (rewards * scale).clamp(-self.clip, self.clip)

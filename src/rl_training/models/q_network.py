@@ -16,10 +16,10 @@ Noise = tuple[Tensor, Tensor]
 
 
 class NoisyLinear(nn.Module):
-    """A linear layer whose weights are random, with learned deviations: arXiv:1706.10295, factorised noise.
+    """A linear layer with random weights of learned deviation, inputs [B, I] to outputs [B, O] (arXiv:1706.10295).
 
-    The noise of weight (o, i) is the product of one number per output and one per input, so it need not be written
-    out: y = W x + b + e_out * (S (e_in * x) + s). It is an argument, drawn outside; without it the means act.
+    The noise is factorised: y = W x + b + e_out * (S (e_in * x) + s). The caller draws it; without it, the layer uses
+    the mean weights.
     """
 
     def __init__(self, fan_in: int, fan_out: int, *, sigma: float = 0.5, generator: torch.Generator) -> None:
@@ -34,7 +34,6 @@ class NoisyLinear(nn.Module):
         self.bias_sigma = nn.Parameter(torch.full((fan_out,), sigma * bound))
 
     def forward(self, x: Tensor, noise: Noise | None) -> Tensor:
-        """Return outputs [B, O]."""
         y = F.linear(x, self.weight, self.bias)
         if noise is None:
             return y
@@ -43,15 +42,10 @@ class NoisyLinear(nn.Module):
 
 
 class Stream(nn.Module):
-    """The upper part of a value network: one hidden layer (if there is any) and the output layer."""
+    """The upper part of a value network: one hidden layer, if any, and the output layer."""
 
     def __init__(
-        self,
-        sizes: Sequence[int],
-        activation: ActivationName,
-        *,
-        noisy: bool,
-        generator: torch.Generator,
+        self, sizes: Sequence[int], activation: ActivationName, *, noisy: bool, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.noisy = noisy
@@ -71,7 +65,6 @@ class Stream(nn.Module):
             yield layer
 
     def forward(self, x: Tensor, noise: Sequence[Noise] | None) -> Tensor:
-        """Return outputs [B, O]."""
         for index, layer in enumerate(self.layers):
             if index:
                 x = self.activation(x)
@@ -83,7 +76,7 @@ class QNetwork(nn.Module):
     """Maps features [B, D] to [B, num_actions, outputs_per_action].
 
     All hidden layers but the last are shared; the last one and the outputs form a stream. A dueling network
-    (arXiv:1511.06581) has two, for the value of the state and for the advantages, whose mean is taken out.
+    (arXiv:1511.06581) has two, for the value of the state and for the advantages, whose mean is subtracted.
     """
 
     def __init__(
@@ -128,7 +121,7 @@ class QNetwork(nn.Module):
         return value.unsqueeze(1) + advantage - advantage.mean(dim=1, keepdim=True)
 
     def draw_noise(self, rng: np.random.Generator, device: torch.device, rows: int = 1) -> list[Noise] | None:
-        """Return noise for every noisy layer, one draw for `rows` rows each; None if none is noisy."""
+        """Return noise of `rows` rows for every noisy layer; None if the network is not noisy."""
         if not self.noisy:
             return None
         streams = [self.advantage] if self.value is None else [self.advantage, self.value]
@@ -141,6 +134,6 @@ class QNetwork(nn.Module):
 
 
 def _scaled(rng: np.random.Generator, rows: int, size: int) -> Tensor:
-    """Return sign(x) * sqrt(|x|) of standard normal x [rows, size], as in the paper."""
+    """Return sign(x) * sqrt(|x|) of standard normal x [rows, size]."""
     x = torch.from_numpy(rng.standard_normal((rows, size))).to(torch.get_default_dtype())
     return x.sign() * x.abs().sqrt()

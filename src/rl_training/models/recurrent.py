@@ -1,6 +1,6 @@
 """The recurrent actor-critic network."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,8 +17,8 @@ from rl_training.models.mlp import ActivationName, MakeLinear, MLPActorCritic
 class LSTMActorCritic(nn.Module):
     """Features through an LSTM or GRU to action parameters and values.
 
-    Actor and critic share one core, or have one each. The state is a tuple of parts [B, ...], those of the actor's core
-    first.
+    Actor and critic share one core, or have one each. The state is a tuple of parts [B, size] with the given
+    `memory_sizes`, those of the actor's core first.
     """
 
     def __init__(
@@ -45,7 +45,12 @@ class LSTMActorCritic(nn.Module):
                 f"input_size and action_size must be positive, got {input_size} and {action_size}"
             )
         generator = generator or torch.Generator().manual_seed(0)
-        make = partial(_core, core, input_size, core_size, core_layers, orthogonal, generator)
+        make: Callable[[], RecurrentCore | IdentityCore] = partial(IdentityCore, input_size)
+        if core is not None:
+            sizes = {"size": core_size, "num_layers": core_layers}
+            make = partial(
+                RecurrentCore, core, input_size, **sizes, orthogonal=orthogonal, generator=generator
+            )
         self.core = make()
         self.critic_core = None if share_core else make()
         self.network = MLPActorCritic(
@@ -62,7 +67,6 @@ class LSTMActorCritic(nn.Module):
 
     @property
     def memory_sizes(self) -> tuple[int, ...]:
-        """The size of each part of the state, per row."""
         return self.core.memory_sizes + (() if self.critic_core is None else self.critic_core.memory_sizes)
 
     def initial_state(self, rows: int) -> Memory:
@@ -113,18 +117,3 @@ class LSTMActorCritic(nn.Module):
         head = head or CategoricalHead(params.shape[1])
         actions, logprobs = head.sample(params.cpu().numpy(), rng or np.random.default_rng())
         return actions, values, logprobs, after
-
-
-def _core(
-    kind: CoreName | None,
-    input_size: int,
-    size: int,
-    num_layers: int,
-    orthogonal: bool,
-    generator: torch.Generator,
-) -> RecurrentCore | IdentityCore:
-    if kind is None:
-        return IdentityCore(input_size)
-    return RecurrentCore(
-        kind, input_size, size, num_layers=num_layers, orthogonal=orthogonal, generator=generator
-    )

@@ -1,8 +1,8 @@
 """Generalised state-dependent exploration (gSDE), arXiv:2005.05719: noise that depends on the observation.
 
 The noise of an action is `features @ matrix`, of the actor's last hidden layer and a random matrix: with one matrix the
-same state gets the same noise, so actions stay smooth. Over all matrices it is normal, with a deviation that depends on
-the features, and log-probabilities and entropies are those of this distribution.
+same state gets the same noise, so actions are smooth. Over all matrices the noise is normal, with a deviation that
+depends on the features; log-probabilities and entropies are those of this distribution.
 Letters: `N` and `B` rows, `A` components of an action, `H` features. Parameters [N, A + H] are means and features.
 """
 
@@ -16,16 +16,15 @@ from rl_training.models.heads import LOG_SQRT_2PI, UnmaskedHead, inverse_tanh
 from rl_training.models.initialization import make_linear
 
 LEAST_VARIANCE = 1e-6
-"""Added to every variance, as all features may be 0."""
+"""Added to every variance, because all features may be 0."""
 MEAN_LIMIT = 2.0
-"""Largest mean of a squashed action: beyond it tanh is so flat that no gradient would bring it back."""
+"""Largest mean of a squashed action: beyond it the gradient of tanh almost vanishes."""
 
 
 class LinearAndFeatures(nn.Linear):
     """A linear layer that also returns its inputs: inputs [B, I] to outputs and inputs, [B, O + I]."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return both."""
         return torch.cat([super().forward(features), features], dim=-1)
 
 
@@ -48,7 +47,6 @@ class StateDependentHead(UnmaskedHead):
         self.log_std = nn.Parameter(torch.full((num_features, action_size), log_std_init))
 
     def means(self, params: Array) -> Array:
-        """Return the means [N, A]."""
         return params[:, : self.action_size]
 
     def matrices(self, count: int, rng: np.random.Generator) -> Array:
@@ -77,7 +75,6 @@ class StateDependentHead(UnmaskedHead):
         return self.means(params) + noise, logprobs.sum(axis=-1)
 
     def mode(self, params: Array) -> Array:
-        """Return the means [N, A]."""
         return self.means(params)
 
     def logprob_entropy(self, params: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,9 +86,9 @@ class StateDependentHead(UnmaskedHead):
         return logprobs, (log_std + 0.5 + LOG_SQRT_2PI).sum(-1)
 
     def squashed_log_prob(self, params: Tensor, actions: Tensor) -> Tensor:
-        """Return log-probabilities [B] of given actions [B, A] in [-1, 1], of a head that tanh squashes.
+        """Return log-probabilities [B] of given actions [B, A] in [-1, 1], squashed by tanh.
 
-        Means are limited as they are for sampling. Gradients reach the features through the deviation.
+        Means are limited as in sampling. Gradients reach the features through the deviation.
         """
         means, features = params.tensor_split([self.action_size], dim=-1)
         variances = features.square() @ (2 * self.log_std).exp() + LEAST_VARIANCE

@@ -1,1 +1,1 @@
-"""Who acts: policies for playing and explorers for collecting."""
+"""Policies, which choose actions, and explorers, which choose actions while collecting."""

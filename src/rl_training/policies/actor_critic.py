@@ -24,7 +24,7 @@ from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 
 
 class Rows(Protocol):
-    """What a policy reads of a batch: inputs of the network and actions, [B, ...] each, and masks if there are any."""
+    """The columns of a batch that a policy reads: inputs of the network, actions, and masks if there are any."""
 
     @property
     def obs(self) -> Obs: ...
@@ -82,7 +82,11 @@ class ActorCriticPolicy(NetworkPolicy):
             generator=generator,
             make_last=make_linear_and_features if use_sde else make_linear,
         )
-        self.network = self._with_encoder(encoder, network, generator)
+        critic_encoder = None if encoding.shared else self.new_encoder(generator)
+        if encoder is not None and critic_encoder is not None:
+            self.network = EncodedPair(encoder, critic_encoder, network)
+        else:
+            self.network = network if encoder is None else Encoded(encoder, network)
 
     def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
         """Return an encoder; one of ours is initialised like the layers after it."""
@@ -92,7 +96,7 @@ class ActorCriticPolicy(NetworkPolicy):
         return encoder
 
     def _new_head(self, log_std_init: float, num_features: int | None) -> ActionHead:
-        """Return the head for the action space; with `num_features` its noise depends on that many features."""
+        """Return the head for the action space; with `num_features`, its noise depends on those features."""
         space = self.spec.action_space
         if num_features is None:
             head: ActionHead = make_head(space, log_std_init)  # type: ignore[assignment]  # all are
@@ -103,27 +107,16 @@ class ActorCriticPolicy(NetworkPolicy):
             )
         return StateDependentHead(self.action_shape[0], num_features, log_std_init)
 
-    def _with_encoder(
-        self, encoder: nn.Module | None, network: nn.Module, generator: torch.Generator
-    ) -> nn.Module:
-        if encoder is None:
-            return network
-        if self.encoding.shared:
-            return Encoded(encoder, network)
-        critic_encoder = self.new_encoder(generator)
-        assert critic_encoder is not None
-        return EncodedPair(encoder, critic_encoder, network)
-
     def run(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return action parameters [B, P] and values [B], with gradients; `obs` comes from `prepare`."""
         params, values = self.network(rows.obs)
         return params, values
 
     def encoded(self, rows: Rows) -> tuple[Tensor, ...]:
-        """Return the features of the encoders, one tensor [B, D] or one for actor and critic each, with gradients."""
+        """Return features with gradients: one tensor [B, D], or one each for actor and critic."""
         if isinstance(self.network, EncodedPair):
             return encode(self.network.encoder, rows.obs), encode(self.network.critic_encoder, rows.obs)
-        assert isinstance(self.network, Encoded), "without an encoder they are the inputs"
+        assert isinstance(self.network, Encoded), "without an encoder, the features are the inputs"
         return (encode(self.network.encoder, rows.obs),)
 
     def features(self, rows: Rows) -> tuple[Tensor, ...]:
@@ -147,14 +140,14 @@ class ActorCriticPolicy(NetworkPolicy):
     def log_prob(self, obs: Obs, actions: Tensor) -> Tensor:
         """Return log-probabilities [B] of actions [B, ...] given observations [B, ...], with gradients.
 
-        Actions are in the policy's units, as `act` returns them. A mask beside the observation applies.
+        Actions are in the policy's units, as `act` returns them. A mask in the observation is applied.
         """
         seen, mask = split_mask(moved(obs, self.device))
         params, _ = self.network(self.prepare(seen))
         return self.log_prob_entropy(params, actions.to(self.device), mask)[0]
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
-        """Return action parameters [N, P], masked if there is a mask, and values [N]."""
+        """Return action parameters [N, P], with the mask applied, and values [N]."""
         seen, mask = split_mask(obs)
         params, values = super().outputs(seen)
         return self.head.masked(params, mask), values
@@ -162,7 +155,6 @@ class ActorCriticPolicy(NetworkPolicy):
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        """Return actions [N, ...] in the policy's units."""
         params, _ = self.outputs(obs)
         return self.head.mode(params) if deterministic else self.head.sample(params, rng)[0], state
 

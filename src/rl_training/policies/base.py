@@ -1,4 +1,4 @@
-"""The base of all policies: inputs, statistics, encoder and network; on the CPU they act in NumPy where possible."""
+"""The base of all policies: inputs, statistics, encoder and network. On the CPU they act in NumPy if possible."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,8 +38,7 @@ FLAT = Encoding()
 class NetworkPolicy(nn.Module):
     """Inputs, optional normalizers and one network; a subclass defines what the outputs mean.
 
-    It holds everything that acting needs, and everything that is saved for it. `network` includes the encoder and has
-    all trainable layers.
+    It holds everything that acting needs, and is saved as a whole. `network` has all trainable layers and the encoder.
     """
 
     network: nn.Module
@@ -58,8 +57,8 @@ class NetworkPolicy(nn.Module):
         self.inputs = ObservationInputs(spec.observation_space, images)
         if not self.inputs.size and not images:
             raise UserError(
-                f"observation space {space_text(spec.observation_space)} holds no number: there is nothing to learn "
-                "from; give it one that is always 0, if that is meant"
+                f"observation space {space_text(spec.observation_space)} contains no numbers, so there is nothing to "
+                "learn from; if that is intended, add an entry that is always 0"
             )
         if normalize_obs and not self.inputs.size:
             raise UserError(
@@ -72,7 +71,7 @@ class NetworkPolicy(nn.Module):
         self._any_parameter: list[nn.Parameter] = []
 
     def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
-        """Return an encoder with weights of its own; None for `flat`, which has none."""
+        """Return a new encoder; None for `flat`."""
         encoding = self.encoding
         if encoding.encoder is None:
             return None
@@ -86,21 +85,17 @@ class NetworkPolicy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """The device of the parameters."""
         if not self._any_parameter:  # cached: walking through all modules takes as long as a layer
             self._any_parameter.append(next(self.parameters()))
         return self._any_parameter[0].device
 
     @torch.no_grad()
     def prepare(self, obs: Obs) -> Obs:
-        """Return the network's inputs for observations [B, ...], with the current statistics.
-
-        No gradients are involved, so one call serves all epochs over a rollout.
-        """
+        """Return the network's inputs for observations [B, ...], normalised with the current statistics."""
         return self.inputs_of(obs)
 
     def inputs_of(self, obs: Obs) -> Obs:
-        """Do the same for a caller that has already disabled gradients."""
+        """Like `prepare`, for callers that have disabled gradients."""
         vector = self.inputs.vector(obs)
         if self.normalizer is not None:
             vector = self.normalizer(vector)
@@ -108,13 +103,13 @@ class NetworkPolicy(nn.Module):
 
     @torch.no_grad()
     def observe(self, obs: Obs, valid: Tensor | None = None) -> None:
-        """Merge observations [B, ...] into the statistics, if there are any; `valid` [B] marks the rows that count."""
+        """Merge observations [B, ...] into the statistics, if there are any; `valid` [B] selects rows."""
         if self.normalizer is not None:
             vector = self.inputs.vector(obs)
             self.normalizer.update(vector if valid is None else vector[valid])
 
     def initial_state(self, rows: int) -> PolicyState:
-        """Return the empty state of a policy without memory."""
+        """Return the state at the beginning of an episode; empty for a policy without memory."""
         return ()
 
     def act(
@@ -133,7 +128,7 @@ class NetworkPolicy(nn.Module):
     def _current_twin(self) -> Twin | None:
         """Return the layers after the encoder in NumPy, rebuilt if the parameters have moved.
 
-        None if `models.fast` does not know these layers or the encoder; the policy then acts in torch.
+        None if `models.fast` does not support these layers or the encoder; the policy then acts in torch.
         """
         if self._twin is None or not self._twin.current:
             twin, network = numpy_twin(layers_after_encoder(self.network)), self.network
@@ -146,7 +141,7 @@ class NetworkPolicy(nn.Module):
         """Return the twin's inputs for observations: numbers [N, D], or the encoder's features."""
         if self._image_encoder is not None:
             images = self.prepare(tensors_of(obs))
-            assert isinstance(images, Tensor), "it reads one plain image"
+            assert isinstance(images, Tensor), "a known encoder reads one plain image"
             seen: Array = self._image_encoder.forward(images).numpy()
             return seen
         vector = self.inputs.vector_numpy(obs)
@@ -160,12 +155,12 @@ class NetworkPolicy(nn.Module):
         return self._finite(outputs.cpu().numpy())
 
     def _finite(self, outputs: Any) -> Any:
-        """Return the outputs; raise an error if a network with an encoder returned a number that is not finite."""
+        """Return the outputs; raise an error if a network with an encoder returns values that are not finite."""
         if self.encoding.encoder is not None:
             parts = outputs if isinstance(outputs, tuple) else (outputs,)
             if not all(np.isfinite(part).all() for part in parts):
                 name = encoder_name(self.encoding.encoder)
                 raise RunFault(
-                    f"the network with encoder {name} gave a number that is not finite while acting"
+                    f"the network with encoder {name} returned values that are not finite while acting"
                 )
         return outputs

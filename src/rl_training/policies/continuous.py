@@ -22,7 +22,7 @@ from rl_training.policies.base import FLAT, Encoding, NetworkPolicy
 
 
 class ContinuousPolicy(NetworkPolicy):
-    """A network of `outputs_per_action` numbers per component of the action."""
+    """A policy for actions [N, A] in [-1, 1]; its network has `outputs_per_action` outputs per action component."""
 
     outputs_per_action: int
 
@@ -43,13 +43,13 @@ class ContinuousPolicy(NetworkPolicy):
         (self.action_size,), _ = action_layout(spec.action_space)
         encoder = self.new_encoder(generator)
         network = self._new_layers((self.features_size(encoder), *hidden_sizes), activation, generator)
-        # a shared encoder is trained by the critics' loss alone
+        # only the critics' loss trains a shared encoder
         self.network = network if encoder is None else Encoded(encoder, network, detach=encoding.shared)
 
     def _new_layers(
         self, sizes: tuple[int, ...], activation: ActivationName, generator: torch.Generator
     ) -> nn.Module:
-        """Return the layers after the encoder; `sizes` are those of its features and of the hidden layers."""
+        """Return the layers after the encoder, given the sizes of its features and of the hidden layers."""
         outputs = self.outputs_per_action * self.action_size
         return mlp_with_head((*sizes, outputs), activation, generator=generator)
 
@@ -60,7 +60,7 @@ class ContinuousPolicy(NetworkPolicy):
 
 
 class StochasticPolicy(ContinuousPolicy):
-    """A policy with a distribution over actions in [-1, 1], as SAC trains it."""
+    """A policy with a distribution over actions, for SAC."""
 
     def log_prob(self, obs: Obs, actions: Tensor) -> Tensor:
         """Return log-probabilities [B] of actions [B, A] in [-1, 1] given observations [B, ...], with gradients."""
@@ -72,7 +72,7 @@ class StochasticPolicy(ContinuousPolicy):
         raise NotImplementedError(f"{type(self).__name__} does not define outputs_log_prob")
 
     def draw(self, normal: Callable[..., Numbers], rows: int) -> tuple[Numbers, Numbers]:
-        """Return noise for `sampled`, for actions and for next actions; `normal` draws numbers of a shape."""
+        """Return the noise that `sampled` needs for actions and for next actions; `normal(*shape)` draws numbers."""
         raise NotImplementedError(f"{type(self).__name__} does not define draw")
 
     def sampled(self, params: Numbers, noise: Numbers, backend: Backend) -> Sampled:
@@ -80,7 +80,7 @@ class StochasticPolicy(ContinuousPolicy):
         raise NotImplementedError(f"{type(self).__name__} does not define sampled")
 
     def metrics(self) -> StepMetrics:
-        """Return metrics of the distribution for the log."""
+        """Return metrics of the distribution."""
         return {}
 
 
@@ -92,28 +92,23 @@ class SquashedGaussianPolicy(StochasticPolicy):
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        """Return actions [N, A] in [-1, 1]."""
         params = self.outputs(obs)
         size = (len(params), self.action_size)
         noise = None if deterministic else rng.standard_normal(size, dtype=float_dtype())
         return squashed_gaussian_act(params, noise), state
 
     def draw(self, normal: Callable[..., Numbers], rows: int) -> tuple[Numbers, Numbers]:
-        """Return noise [B, A] for actions, and for next actions."""
         noise = normal(2, rows, self.action_size)
         return noise[0], noise[1]
 
     def sampled(self, params: Numbers, noise: Numbers, backend: Backend) -> Sampled:
-        """Return actions, log-probabilities and a pullback."""
-        actions, logprobs, back = squashed_gaussian(params, noise, backend)
-        return actions, logprobs, lambda by_actions, by_logprob: (back(by_actions, by_logprob),)
+        return squashed_gaussian(params, noise, backend)
 
     def outputs_log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return log-probabilities [B] of actions [B, A] given means and log deviations [B, 2A]."""
         return squashed_gaussian_log_prob(outputs, actions)
 
     def sample(self, inputs: Obs, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions [B, A] and log-probabilities [B], with gradients; `inputs` as `prepare` gives them."""
+        """Return actions [B, A] and log-probabilities [B], with gradients; `inputs` come from `prepare`."""
         return squashed_gaussian_sample(self.network(inputs), noise)
 
 
@@ -125,5 +120,4 @@ class DeterministicPolicy(ContinuousPolicy):
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        """Return actions [N, A] in [-1, 1], which are deterministic."""
         return np.tanh(self.outputs(obs)), state

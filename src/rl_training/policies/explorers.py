@@ -1,4 +1,4 @@
-"""Behaviour policies: how actions are chosen while collecting."""
+"""Behaviour policies: they choose actions while collecting."""
 
 from collections.abc import Sequence
 
@@ -17,38 +17,33 @@ from rl_training.policies.q_policy import QPolicy
 
 
 class BaseExplorer:
-    """Defaults: most explorers record nothing after a step and have no state but a random stream."""
+    """Defaults: most explorers do nothing after a step and have no state but a random stream.
+
+    `owners` are the objects with state that is saved and restored.
+    """
 
     rng: np.random.Generator
     columns: tuple[Column, ...] = ()
 
-    def after_step(self, step: StepArrays, acted: ActArrays) -> None:
-        """Nothing to note."""
-
-    def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Nothing to note."""
-
-    def forget(self, rows: Sequence[int]) -> None:
-        """It has no memory of episodes."""
+    def after_step(self, step: StepArrays, acted: ActArrays) -> None: ...
+    def end_collect(self, step: StepArrays, acted: ActArrays) -> None: ...
+    def forget(self, rows: Sequence[int]) -> None: ...
 
     @property
     def owners(self) -> Owners:
-        """What is saved."""
         return {"rng": self.rng}
 
     def state_dict(self) -> State:
-        """Return the state of the random stream, and any other state."""
         return gather(self.owners)
 
     def load_state_dict(self, state: State) -> None:
-        """Restore it."""
         scatter(self.owners, state)
 
 
 class ActorCriticExplorer(BaseExplorer):
     """Samples actions from the policy, and records the values of the same forward pass.
 
-    Noise comes from the head, or from `matrices`, which stay the same for several steps.
+    Noise comes from the head, or from `matrices`, which are kept for several steps.
     """
 
     def __init__(
@@ -61,7 +56,6 @@ class ActorCriticExplorer(BaseExplorer):
         self.policy, self.rng, self.matrices = policy, rng, matrices
 
     def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
-        """Fill action, logprob and value for observations [N, ...]."""
         params, acted.value[:] = self.policy.outputs(obs)
         acted.action[:], acted.logprob[:] = self.sampled(params)
 
@@ -80,24 +74,23 @@ class ActorCriticExplorer(BaseExplorer):
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
         """Fill last_value: the value after the last recorded step of a rollout."""
         acted.last_value[:] = self.policy.values(step.obs)
-        self.begin_phase()
+        self.begin_rollout()
 
-    def begin_phase(self) -> None:
-        """Prepare for the first step of the next rollout."""
+    def begin_rollout(self) -> None:
+        """Draw new exploration matrices for the next rollout."""
         if self.matrices is not None:
             self.matrices.restart()
 
     @property
     def owners(self) -> Owners:
-        """The random stream, and the matrices if there are any."""
         return super().owners if self.matrices is None else {"rng": self.rng, "matrices": self.matrices}
 
 
 class EpsilonGreedyExplorer(BaseExplorer):
     """Takes a random action with probability epsilon, drawn for each environment; otherwise the best one.
 
-    A mask limits both to the allowed actions. Before `learning_starts` every action is random. Epsilon falls linearly
-    over the first `fraction` of the budget; with a noisy network it may be 0.
+    A mask limits both to the allowed actions. Before `learning_starts` every action is random. Epsilon decreases
+    linearly over the first `fraction` of the budget.
     """
 
     def __init__(
@@ -115,13 +108,11 @@ class EpsilonGreedyExplorer(BaseExplorer):
         self.learning_starts = learning_starts
 
     def epsilon(self, progress: Progress) -> float:
-        """Return the probability of a random action."""
         if progress.timesteps < self.learning_starts:
             return 1.0
         return interpolated(self.initial, self.final, progress.fraction / self.fraction)
 
     def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
-        """Fill action for observations [N, ...]."""
         epsilon, n = self.epsilon(progress), len(acted.action)
         if epsilon > 0.0:
             explores = self.rng.random(n) < epsilon
@@ -136,7 +127,7 @@ class EpsilonGreedyExplorer(BaseExplorer):
 
 
 class ContinuousExplorer(BaseExplorer):
-    """Acts in [-1, 1]: uniformly before `learning_starts`, then by the policy, with optional added noise."""
+    """Acts in [-1, 1]: uniformly at random before `learning_starts`, then by the policy, with optional added noise."""
 
     def __init__(
         self,
@@ -150,7 +141,6 @@ class ContinuousExplorer(BaseExplorer):
         self.learning_starts = learning_starts
 
     def act(self, obs: ObsArray, acted: ActArrays, progress: Progress) -> None:
-        """Fill action for observations [N, ...]."""
         if progress.timesteps < self.learning_starts:
             acted.action[:] = self.rng.uniform(-1.0, 1.0, acted.action.shape)
             return
@@ -169,11 +159,9 @@ class ContinuousExplorer(BaseExplorer):
             self.noise.restart(step.ended)
 
     def forget(self, rows: Sequence[int]) -> None:
-        """Restart the noise of these rows."""
         if self.noise is not None and rows:
             self.noise.restart(np.asarray(rows))
 
     @property
     def owners(self) -> Owners:
-        """The random stream, and the noise if there is any."""
         return super().owners if self.noise is None else {"rng": self.rng, "noise": self.noise}

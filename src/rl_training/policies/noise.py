@@ -1,6 +1,6 @@
 """Noise that is added to continuous actions while collecting, and matrices for state-dependent exploration."""
 
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -11,47 +11,28 @@ from rl_training.models.state_dependent import StateDependentHead
 
 ActionNoiseName: TypeAlias = Literal["gaussian", "ornstein_uhlenbeck"]
 AddedNoiseName: TypeAlias = Literal["none", "gaussian", "ornstein_uhlenbeck"]
-"""The same for a policy that also samples its actions."""
-
-
-class ActionNoise(Protocol):
-    """Noise [N, A] in units of half the action range."""
-
-    def sample(self, rng: np.random.Generator) -> Array: ...
-    def restart(self, envs: Array) -> None: ...
-    def state_dict(self) -> State: ...
-    def load_state_dict(self, state: State) -> None: ...
-
-
-def make_noise(name: ActionNoiseName, sigma: float, num_envs: int, action_size: int) -> ActionNoise:
-    """Return the named noise for `num_envs` environments."""
-    shape = (num_envs, action_size)
-    return GaussianNoise(shape, sigma) if name == "gaussian" else OrnsteinUhlenbeckNoise(shape, sigma)
+"""The names for a policy that also samples its actions."""
 
 
 class GaussianNoise:
-    """Independent in every step."""
+    """Noise [N, A] that is independent in every step and has no state."""
 
     def __init__(self, shape: tuple[int, int], sigma: float) -> None:
         self.shape, self.sigma = shape, sigma
 
     def sample(self, rng: np.random.Generator) -> Array:
-        """Return noise [N, A]."""
         return self.sigma * rng.standard_normal(self.shape)
 
-    def restart(self, envs: Array) -> None:
-        """There is no state."""
+    def restart(self, envs: Array) -> None: ...
 
     def state_dict(self) -> State:
-        """There is no state."""
         return {}
 
-    def load_state_dict(self, state: State) -> None:
-        """There is no state."""
+    def load_state_dict(self, state: State) -> None: ...
 
 
 class OrnsteinUhlenbeckNoise:
-    """Correlated in time: x += -theta * x * dt + sigma * sqrt(dt) * normal; every episode begins at 0."""
+    """Noise [N, A], correlated in time: x += -theta * x * dt + sigma * sqrt(dt) * normal; episodes begin at 0."""
 
     def __init__(
         self, shape: tuple[int, int], sigma: float, *, theta: float = 0.15, dt: float = 1e-2
@@ -60,31 +41,35 @@ class OrnsteinUhlenbeckNoise:
         self.value = np.zeros(shape)
 
     def sample(self, rng: np.random.Generator) -> Array:
-        """Advance all environments by one step; return noise [N, A]."""
         kick = rng.standard_normal(self.value.shape)
         self.value = self.value * (1 - self.theta * self.dt) + self.sigma * self.dt**0.5 * kick
         return self.value
 
     def restart(self, envs: Array) -> None:
         """Begin a new episode in these environments (a mask or indices)."""
-        self.value = self.value.copy()  # do not change what `sample` returned
+        self.value = self.value.copy()  # `sample` has returned the old array
         self.value[envs] = 0.0
 
     def state_dict(self) -> State:
-        """Return the current noise."""
         return {"value": torch.from_numpy(self.value.copy())}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore it; the noise of another number of environments is ignored."""
+        """Restore the noise; that of another number of environments is ignored."""
         if tuple(state["value"].shape) == self.value.shape:
             self.value = state["value"].numpy().copy()
 
 
-class ExplorationMatrices:
-    """A noise matrix per environment, drawn when a rollout begins, and every `every` steps of it unless that is -1.
+ActionNoise: TypeAlias = GaussianNoise | OrnsteinUhlenbeckNoise
 
-    Saved and restored with the run.
-    """
+
+def make_noise(name: ActionNoiseName, sigma: float, num_envs: int, action_size: int) -> ActionNoise:
+    """Return the named noise for `num_envs` environments, in units of half the action range."""
+    shape = (num_envs, action_size)
+    return GaussianNoise(shape, sigma) if name == "gaussian" else OrnsteinUhlenbeckNoise(shape, sigma)
+
+
+class ExplorationMatrices:
+    """A noise matrix per environment, drawn when a rollout begins, and every `every` steps unless that is -1."""
 
     def __init__(self, head: StateDependentHead, num_envs: int, every: int) -> None:
         self.head, self.every = head, every
@@ -99,7 +84,7 @@ class ExplorationMatrices:
         return self.matrices
 
     def sample(self, params: Array, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Return actions [N, A] with their noise, and log-probabilities [N] over all matrices, not given these."""
+        """Return actions [N, A] and log-probabilities [N], which are marginal over all matrices."""
         return self.head.with_noise(params, self.head.noise_by(params, self.current(rng)))
 
     def restart(self) -> None:
@@ -107,11 +92,10 @@ class ExplorationMatrices:
         self.steps = 0
 
     def state_dict(self) -> State:
-        """Return the matrices and the number of steps since the rollout began."""
         return {"matrices": torch.from_numpy(self.matrices.copy()), "steps": self.steps}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore them; with another number of environments new ones are drawn."""
+        """Restore them; for another number of environments, new ones are drawn."""
         if tuple(state["matrices"].shape) == self.matrices.shape:
             self.matrices = state["matrices"].numpy().copy()
             self.steps = int(state["steps"])

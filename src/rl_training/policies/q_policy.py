@@ -20,9 +20,9 @@ Distribution: TypeAlias = Literal["none", "c51", "quantile"]
 
 
 class QPolicy(NetworkPolicy):
-    """Takes the action with the largest value, which it computes from the outputs of the network for each action.
+    """Takes the action with the largest value, computed from the network's outputs for each action.
 
-    `none`: one number. `c51`: logits of `num_atoms` fixed values from v_min to v_max. `quantile`: quantiles.
+    `none`: the value. `c51`: logits of `num_atoms` fixed values from v_min to v_max. `quantile`: quantiles.
     """
 
     support: Tensor
@@ -75,22 +75,20 @@ class QPolicy(NetworkPolicy):
         return outputs.mean(-1)
 
     def best(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the action with the largest value [B] for outputs [B, A, K], among those that a mask [B, A] allows."""
+        """Return the best actions [B] that a mask [B, A] allows, for outputs [B, A, K]."""
         best: Tensor = apply_mask(self.action_values(outputs), mask, -torch.inf, torch).argmax(-1)
         return best
 
     def draw_noise(self, rng: np.random.Generator, device: torch.device, rows: int = 1) -> list[Noise] | None:
         """Return noise for one pass of `rows` rows through a noisy network; None if the network is not noisy."""
-        return (
-            cast(QNetwork, layers_after_encoder(self.network)).draw_noise(rng, device, rows)
-            if self.noisy
-            else None
-        )
+        if not self.noisy:
+            return None
+        return cast(QNetwork, layers_after_encoder(self.network)).draw_noise(rng, device, rows)
 
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        """Return the best actions [N] that are allowed; unless deterministic, a noisy network draws noise for each."""
+        """Return the best allowed actions [N]; unless deterministic, a noisy network draws noise for each row."""
         noise = None
         if self.noisy and not deterministic:
             noise = self.draw_noise(rng, self.device, len(next(iter(leaves(obs)))[1]))
@@ -99,7 +97,7 @@ class QPolicy(NetworkPolicy):
         return best, state
 
     def _values(self, obs: ObsArray, noise: list[Noise] | None) -> Array:
-        """Return values [N, A]; without noise in NumPy, if the network is a plain chain of layers."""
+        """Return values [N, A]; in NumPy if there is no noise and the network is a plain chain of layers."""
         twin = self._current_twin() if noise is None else None
         if isinstance(twin, NumpyMLP):
             values: Array = self._finite(twin(self._read_numpy(obs)))

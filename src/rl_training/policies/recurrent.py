@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -30,24 +30,18 @@ from rl_training.models.cores import CoreName, Memory
 from rl_training.models.encoded_network import layers_after_encoder
 from rl_training.models.fast.acting import NumpyRecurrent
 from rl_training.models.recurrent import LSTMActorCritic
-from rl_training.policies.actor_critic import ActorCriticPolicy
+from rl_training.policies.actor_critic import ActorCriticPolicy, Rows
 from rl_training.policies.explorers import ActorCriticExplorer
 from rl_training.policies.noise import ExplorationMatrices
 
 
-class SequenceRows(Protocol):
-    """What the policy reads of a batch: rows [L * B, ...] of B sequences in time order, and the state before them."""
+class SequenceRows(Rows, Protocol):
+    """Rows [L * B, ...] of B sequences in time order, and the state before them."""
 
-    @property
-    def obs(self) -> Obs: ...
-    @property
-    def actions(self) -> Tensor: ...
     @property
     def extra(self) -> dict[str, Tensor]: ...
     @property
     def memory(self) -> Memory: ...
-    @property
-    def action_masks(self) -> Tensor | None: ...
 
 
 class RecurrentPolicy(ActorCriticPolicy):
@@ -65,20 +59,17 @@ class RecurrentPolicy(ActorCriticPolicy):
     ) -> None:
         """`settings` are those of `ActorCriticPolicy`."""
         network = partial(
-            LSTMActorCritic,
-            core=core,
-            core_size=core_size,
-            core_layers=core_layers,
-            share_core=share_core,
+            LSTMActorCritic, core=core, core_size=core_size, core_layers=core_layers, share_core=share_core
         )
         memory_size = None if core is None else core_size
         super().__init__(spec, make_network=network, memory_size=memory_size, **settings)
-        layers = layers_after_encoder(self.network)
-        assert isinstance(layers, LSTMActorCritic)
-        self.memory_sizes = layers.memory_sizes
+        self.memory_sizes = self._layers.memory_sizes
+
+    @property
+    def _layers(self) -> LSTMActorCritic:
+        return cast(LSTMActorCritic, layers_after_encoder(self.network))
 
     def initial_state(self, rows: int) -> PolicyState:
-        """Return the state at the beginning of an episode."""
         return tuple(np.zeros((rows, size), float_dtype()) for size in self.memory_sizes)
 
     def run(self, rows: SequenceRows) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # of sequences
@@ -89,23 +80,14 @@ class RecurrentPolicy(ActorCriticPolicy):
     def features(self, rows: SequenceRows) -> tuple[Tensor, ...]:  # type: ignore[override]  # of sequences
         """Return the outputs of the cores, [L * B, H], with gradients."""
         seen: Any = (rows.obs,) if self.encoding.encoder is None else self.encoded(rows)
-        layers = layers_after_encoder(self.network)
-        assert isinstance(layers, LSTMActorCritic)
-        return layers.core_outputs(*seen, memory=rows.memory, starts=rows.extra[EPISODE_STARTS])[0]
+        return self._layers.core_outputs(*seen, memory=rows.memory, starts=rows.extra[EPISODE_STARTS])[0]
 
     @property
     def last_layers(self) -> nn.Module:
-        """The layers after the cores."""
-        layers = layers_after_encoder(self.network)
-        assert isinstance(layers, LSTMActorCritic)
-        return layers.network
+        return self._layers.network
 
     def log_prob(
-        self,
-        obs: Obs,
-        actions: Tensor,
-        state: Memory | None = None,
-        episode_starts: Tensor | None = None,
+        self, obs: Obs, actions: Tensor, state: Memory | None = None, episode_starts: Tensor | None = None
     ) -> Tensor:
         """Return log-probabilities [L * B] of actions given observations of B sequences in time order, with gradients.
 
@@ -128,7 +110,7 @@ class RecurrentPolicy(ActorCriticPolicy):
         return self.step(obs, self.initial_state(rows))[:2]
 
     def step(self, obs: ObsArray, memory: PolicyState) -> tuple[Array, Array, PolicyState]:
-        """Return action parameters [N, P], masked if there is a mask, values [N] and the next state."""
+        """Return action parameters [N, P], with the mask applied, values [N] and the next state."""
         seen, mask = split_mask(obs)
         twin = self._current_twin()
         if isinstance(twin, NumpyRecurrent):
@@ -145,37 +127,35 @@ class RecurrentPolicy(ActorCriticPolicy):
         before = tuple(torch.from_numpy(part).to(device) for part in memory)
         starts = torch.zeros(len(next(iter(leaves(obs)))[1]), dtype=torch.bool, device=device)
         params, values, after = self.network(inputs, memory=before, starts=starts)
-        said = self._finite((params.cpu().numpy(), values.cpu().numpy()))
-        return *said, tuple(part.cpu().numpy() for part in after)
+        outputs = self._finite((params.cpu().numpy(), values.cpu().numpy()))
+        return *outputs, tuple(part.cpu().numpy() for part in after)
 
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        """Return actions [N, ...] in the policy's units, and the next state."""
         params, _, after = self.step(obs, state)
         return self.head.mode(params) if deterministic else self.head.sample(params, rng)[0], after
 
 
 class RunningMemory:
-    """The hidden state of the running episodes, and which of them have just begun. It is saved and restored."""
+    """The hidden state of the running episodes, and which of them have just begun."""
 
     def __init__(self, policy: RecurrentPolicy, num_envs: int) -> None:
         self.parts = policy.initial_state(num_envs)
         self.starts = np.ones(num_envs, np.bool_)
 
     def restart(self, rows: Any) -> None:
-        """Reset the rows of a mask or of row numbers: new episodes begin there."""
+        """Reset rows, given as a mask or numbers: new episodes begin there."""
         for part in self.parts:
             part[rows] = 0.0
         self.starts[rows] = True
 
     def state_dict(self) -> State:
-        """Return the state as tensors."""
         parts = {str(number): torch.from_numpy(part.copy()) for number, part in enumerate(self.parts)}
         return {"parts": parts, "starts": torch.from_numpy(self.starts.copy())}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore it; the state of another number of environments is ignored."""
+        """Restore the state; that of another number of environments is ignored."""
         if len(state["starts"]) != len(self.starts):
             return
         self.starts[:] = state["starts"].numpy()
@@ -187,7 +167,7 @@ class RunningMemory:
 
 
 class RecurrentExplorer(ActorCriticExplorer):
-    """Samples actions and carries the hidden state, which is reset when an episode ends, but not at a lost life."""
+    """Samples actions and carries the hidden state, which is reset at the end of an episode, not at a lost life."""
 
     policy: RecurrentPolicy
 
@@ -215,7 +195,7 @@ class RecurrentExplorer(ActorCriticExplorer):
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
         """Fill final_value where a time limit cut an episode, with the state of that episode; then reset ended rows.
 
-        After a dead row of a next-step autoreset an episode begins as well.
+        An episode also begins after an invalid row of a next-step autoreset.
         """
         acted.final_value[:] = 0.0
         if step.any_ended:
@@ -228,9 +208,9 @@ class RecurrentExplorer(ActorCriticExplorer):
             self.memory.restart(~step.valid)
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill last_value without advancing the state; a rollout ends here."""
+        """Fill last_value without advancing the state."""
         acted.last_value[:] = self.policy.step(step.obs, self.memory.parts)[1]
-        self.begin_phase()
+        self.begin_rollout()
 
     def forget(self, rows: Sequence[int]) -> None:
         """Clear the memory of rows whose episode does not continue."""
@@ -238,5 +218,4 @@ class RecurrentExplorer(ActorCriticExplorer):
 
     @property
     def owners(self) -> Owners:
-        """The random stream, the memory, and matrices if there are any."""
         return {**super().owners, "memory": self.memory}

@@ -47,20 +47,18 @@ class StateDependentPolicy(StochasticPolicy):
 
     @property
     def head_parameters(self) -> tuple[nn.Parameter, ...]:
-        """The deviations of the matrices."""
+        """The log standard deviations of the matrices."""
         return (self.head.log_std,)
 
     def draw(self, normal: Any, rows: int) -> tuple[Numbers, Numbers]:
-        """Return the noise of one matrix, for actions and for next actions."""
+        """Return one noise matrix, the same for actions and for next actions."""
         noise = normal(*self.head.log_std.shape)
         return noise, noise
 
     def sampled(self, params: Numbers, noise: Numbers, backend: Backend) -> Sampled:
-        """Return actions [B, A], log-probabilities [B] and a pullback, for the network's outputs."""
         return squashed_state_dependent(params, noise, backend.view(self.head.log_std.detach()), backend)
 
     def outputs_log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Return log-probabilities [B] of actions [B, A] given means and features [B, A + H]."""
         return self.head.squashed_log_prob(outputs, actions)
 
     def act(
@@ -71,7 +69,6 @@ class StateDependentPolicy(StochasticPolicy):
         return self._squashed(params, None if deterministic else self.head.fresh_noise(params, rng)), state
 
     def metrics(self) -> StepMetrics:
-        """Return the mean deviation of the matrices."""
         return {"std": self.head.log_std.detach().exp().mean()}
 
     def act_by(self, obs: ObsArray, matrices: Array) -> Array:
@@ -86,7 +83,7 @@ class StateDependentPolicy(StochasticPolicy):
 
 
 class StateDependentContinuousExplorer(ContinuousExplorer):
-    """Acts in [-1, 1]: uniformly before `learning_starts`, then with noise from matrices and features."""
+    """Acts in [-1, 1]: uniformly at random before `learning_starts`, then with noise from matrices and features."""
 
     policy: StateDependentPolicy
 
@@ -103,14 +100,11 @@ class StateDependentContinuousExplorer(ContinuousExplorer):
         self.matrices = ExplorationMatrices(policy.head, policy.spec.num_envs, every)
 
     def chosen(self, obs: ObsArray) -> Array:
-        """Return the policy's own actions [N, A], before noise is added."""
         return self.policy.act_by(obs, self.matrices.current(self.rng))
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """A phase of collecting ends here."""
         self.matrices.restart()
 
     @property
     def owners(self) -> Owners:
-        """The random stream, the matrices, and other noise if there is any."""
         return {**super().owners, "matrices": self.matrices}

@@ -86,7 +86,7 @@ def test_an_observation_without_a_number_is_refused(tiny):
     class Empty(Plain):
         observation_space = spaces.Box(-1, 1, (0,), np.float32)
 
-    with pytest.raises(UserError, match=r"Box\(shape=\(0,\).* holds no number"):
+    with pytest.raises(UserError, match=r"Box\(shape=\(0,\).* contains no numbers"):
         train(tiny("ppo", env_id="Empty"), factory=Empty)
 
 

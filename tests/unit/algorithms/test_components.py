@@ -47,7 +47,7 @@ def test_sac_shares_an_encoder_of_images_only() -> None:
     [
         (
             {"encoder": "flat", "image_scale": 0.1},
-            "image_scale is given, but encoder 'flat' has no use for it",
+            "image_scale is given, but encoder 'flat' does not use it",
         ),
         ({"encoder": "flat", "image_channels": "last"}, "image_channels is given, but encoder 'flat'"),
         ({"image_scale": -1.0}, "image_scale is -1"),

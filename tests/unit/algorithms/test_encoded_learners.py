@@ -279,7 +279,7 @@ def test_an_encoder_that_fails_later_is_named(algo: str) -> None:
     encoder = next(module for _, module in encoders_of(parts))
     encoder.calls = 100  # type: ignore[assignment]
     with pytest.raises(
-        RunFault, match="encoder tiny_encoders:NanLater gave a number that is not finite while acting"
+        RunFault, match="encoder tiny_encoders:NanLater returned values that are not finite while acting"
     ):
         parts.actor.policy.act(obs, (), deterministic=True, rng=rng)
     with pytest.raises(RunFault, match="encoder tiny_encoders:Plain failed: RuntimeError"):

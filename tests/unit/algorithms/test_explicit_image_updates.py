@@ -97,5 +97,5 @@ def test_a_number_that_is_not_finite_never_reaches_an_environment(name: str) -> 
     policy: Any = build(name, PLANES).learner.policy
     with torch.no_grad():
         next(policy.network.parameters()).fill_(torch.nan)
-    with pytest.raises(RunFault, match="NatureCNN gave a number that is not finite while acting"):
+    with pytest.raises(RunFault, match="NatureCNN returned values that are not finite while acting"):
         policy.act(np.zeros((2, 4, 40, 40), np.uint8), (), deterministic=True, rng=np.random.default_rng(0))

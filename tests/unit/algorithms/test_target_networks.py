@@ -89,5 +89,5 @@ def test_a_state_round_trip_restores_parameters_and_statistics_in_place() -> Non
 
 def test_a_vector_of_another_network_is_refused() -> None:
     network = nn.Linear(3, 4)
-    with pytest.raises(ValueError, match="5 numbers belong to a network of 16"):
+    with pytest.raises(ValueError, match="flat has 5 numbers, but the network has 16 parameters"):
         TargetNetwork(network, torch.zeros(5))

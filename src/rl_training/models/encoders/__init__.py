@@ -1,6 +1,6 @@
-"""Encoders: the learnable part that turns observations into features, ours and the user's own.
+"""Encoders: the learnable part that turns observations into features, ours and custom ones.
 
-`flat` is none at all: the observation's numbers side by side are the features. The table below is the whole registry.
+`flat` has no encoder: the features are all numbers of the observation, concatenated.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ EncoderClass: TypeAlias = Callable[..., nn.Module]
 """Called as `encoder(observation_space, features_dim, **encoder_kwargs)`; its `features_dim` is its true width."""
 
 ENCODERS: dict[str, EncoderClass] = {"nature": NatureCNN, "impala": ImpalaCNN, "small": SmallCNN}
-"""Encoders by name; `auto` is a choice among them, and `flat` has nothing to build."""
+"""Encoders by name; `auto` selects one of them, and `flat` has none."""
 
 
 def encoder_names() -> list[str]:
@@ -36,7 +36,7 @@ def chosen_encoder(
 ) -> tuple[EncoderClass | None, ImageReading]:
     """Return the class for the setting (None for `flat`), and which entries are images.
 
-    One of the user's own must be `given`; it gets a Box of rank 2 as it is.
+    A custom encoder is `given`; it reads a Box of rank 2 unchanged.
     """
     if given is not None:
         return given, replace(reading, any_size=True, planes=False)
@@ -62,9 +62,9 @@ def make_encoder(
     arguments: Mapping[str, Any],
     generator: torch.Generator,
 ) -> nn.Module:
-    """Return an encoder after a trial run; it is in eval mode.
+    """Return an encoder in eval mode, after a trial run.
 
-    It draws its weights as it likes, from torch's global generator: that one is set from ours, and put back after.
+    It initialises its weights from torch's global generator, which is seeded from `generator` and restored afterwards.
     """
     name = encoder_name(encoder)
     seed = int(torch.randint(2**62, (), generator=generator, dtype=torch.int64))
@@ -81,7 +81,7 @@ def make_encoder(
 
 @contextlib.contextmanager
 def _explained(name: str, features_dim: int, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Turn an error of an encoder's constructor into one that says how it was called."""
+    """Turn an error of an encoder's constructor into one that shows the call."""
     try:
         yield
     except UserError:
@@ -100,7 +100,7 @@ def encoder_size(
     features_dim: int,
     arguments: Mapping[str, Any],
 ) -> tuple[int, int]:
-    """Return the number of features and of weights of one of our encoders, without allocating it."""
+    """Return the number of features and of weights of one of our encoders, without allocating memory."""
     if encoder is None:
         return num_features(space), 0
     with _explained(encoder_name(encoder), features_dim, arguments), torch.device("meta"):
@@ -109,27 +109,15 @@ def encoder_size(
 
 
 def is_ours(encoder: EncoderClass | None) -> bool:
-    """Return whether an encoder is one of this package; others initialise their own weights."""
+    """Return whether an encoder is one of ours; others initialise their own weights."""
     return encoder in (AutoCNN, *ENCODERS.values())
 
 
 def encoder_name(encoder: EncoderClass) -> str:
-    """Return `module:Name` of a class or function, under which it is saved."""
+    """Return `module:Name` of a class or function, which is saved in checkpoints."""
     if not hasattr(encoder, "__qualname__"):
         raise UserError(
             f"encoder is {encoder!r}, which has no name to be saved under; give a class, and its arguments as "
             "encoder_kwargs"
         )
     return f"{encoder.__module__}:{encoder.__qualname__}"
-
-
-__all__ = [
-    "ENCODERS",
-    "EncoderClass",
-    "chosen_encoder",
-    "encoder_name",
-    "encoder_names",
-    "encoder_size",
-    "is_ours",
-    "make_encoder",
-]

@@ -21,8 +21,7 @@ LARGEST = 10.0
 def check_encoder(module: Any, name: str, inputs: ObservationInputs) -> nn.Module:
     """Raise an error unless it is a module with a `features_dim` that returns finite features [B, features_dim].
 
-    It is tried as it acts, on one row, and as it learns, on several. Returned is what scales its images first, if there
-    are any.
+    The trial uses one row in eval mode, then several in training mode. The returned module also scales images.
     """
     if not isinstance(module, nn.Module):
         raise UserError(f"encoder {name} gives a {type(module).__name__}; it must be a torch.nn.Module")
@@ -48,7 +47,7 @@ def check_encoder(module: Any, name: str, inputs: ObservationInputs) -> nn.Modul
     before = copy.deepcopy(module.state_dict())
     whole.train()
     _try(whole, name, int(width), inputs, rows=ROWS)
-    # undo what the trial changed, such as batch statistics
+    # undo changes by the trial, such as batch statistics
     module.load_state_dict(before)
     return whole
 
@@ -69,7 +68,7 @@ def learns_from_one_row(module: nn.Module, inputs: ObservationInputs) -> bool:
 
 
 def sampled_inputs(inputs: ObservationInputs, rows: int) -> Obs:
-    """Return inputs [rows, ...] as observations of the space give them, no number far from 0."""
+    """Return inputs [rows, ...] from random observations of the space, clipped to moderate values."""
     found = {}
     for key, leaf in observation_leaves(inputs.space).items():
         own = copy.deepcopy(leaf)

@@ -1,1 +1,1 @@
-"""Hand-written forward and backward passes, and nothing else; tests hold each equal to its module and to autograd."""
+"""Hand-written forward and backward passes, and nothing else; tests compare each with its module and with autograd."""

@@ -1,8 +1,8 @@
 """The networks of a policy in NumPy, for acting: the same layers, on views of the same parameters.
 
 Acting runs on a few rows, where a torch call costs more than its arithmetic: for two 64x64 networks and 8 rows NumPy
-takes a quarter of the time. Training writes the parameters in place, so the views stay valid; `current` is false after
-a module was moved or cast to another type.
+takes a quarter of the time. Training changes the parameters in place, so the views stay valid; `current` is false
+after the module was moved or cast to another type.
 """
 
 from typing import TypeAlias
@@ -26,11 +26,11 @@ from rl_training.models.q_network import QNetwork
 from rl_training.models.recurrent import LSTMActorCritic
 
 Step: TypeAlias = tuple[Array, Array, Activation | None]
-"""A layer as it acts: weight [I, O], bias [O] and activation."""
+"""Weight [I, O], bias [O] and activation of a layer."""
 
 
 def numpy_twin(module: nn.Module) -> "Twin | None":
-    """Return the module in NumPy; None if its parameters are not on the CPU or `layers` does not know the network."""
+    """Return the module in NumPy; None if it is not on the CPU or `layers` does not know its architecture."""
     if any(parameter.device.type != "cpu" for parameter in module.parameters()):
         return None
     if type(module) is MLPActorCritic:
@@ -38,13 +38,13 @@ def numpy_twin(module: nn.Module) -> "Twin | None":
     if type(module) is LSTMActorCritic:
         return None if recurrent_cores(module) is None else NumpyRecurrent(module)
     if type(module) is QNetwork and module.outputs_per_action > 1:
-        return None  # what acts is the mean of what it returns, which torch computes
+        return None  # torch computes the action values from these outputs
     layers = output_layers(module)
     return None if layers is None else NumpyMLP(layers, module)
 
 
 class _Views:
-    """Checks whether the parameters are still where the views look."""
+    """Checks whether the views still show the parameters."""
 
     def __init__(self, module: nn.Module) -> None:
         *_, self._parameter = module.parameters()
@@ -52,7 +52,6 @@ class _Views:
 
     @property
     def current(self) -> bool:
-        """Whether the views still show the parameters."""
         return self._parameter.data_ptr() == self._pointer
 
 
@@ -85,7 +84,6 @@ class NumpyActorCritic(_Views):
         return self._actor(x), self._critic(x if critic_x is None else critic_x)[:, 0]
 
     def value(self, x: Array) -> Array:
-        """Return values [N] alone."""
         return self._critic(x if self._body is None else self._body(x))[:, 0]
 
 
@@ -113,7 +111,7 @@ class NumpyRecurrent(_Views):
 class NumpyCore:
     """One step of an LSTM or GRU.
 
-    Inside, units are rows and environments are columns [H, N]: products take half of the time, and each gate is
+    Internally, units are rows and environments are columns [H, N]: products take half the time, and each gate is
     contiguous.
     """
 
@@ -151,22 +149,22 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _lstm_step(seen: Array, remembered: Array, before: list[Array]) -> tuple[Array, ...]:
-    """Return the next output and cell [H, N] for the sums of both sides [4, H, N]: in, forget, new, out."""
+    """Return the next output and cell [H, N]; `seen` and `remembered` are the gates' inputs [4, H, N]."""
     seen += remembered
-    enter, forget, _, leave = _sigmoid(seen)  # one call for all, though the third is not used
+    enter, forget, _, leave = _sigmoid(seen)  # one call for all gates; the third is not used
     cell = forget * before[1] + enter * np.tanh(seen[2])
     return leave * np.tanh(cell), cell
 
 
 def _gru_step(seen: Array, remembered: Array, before: list[Array]) -> tuple[Array, ...]:
-    """Return the next output [H, N] for the sums of both sides [3, H, N]: reset, update, new."""
+    """Return the next output [H, N]; `seen` and `remembered` are the gates' inputs [3, H, N]."""
     reset, stays = _sigmoid(seen[:2] + remembered[:2])
     changed = np.tanh(seen[2] + reset * remembered[2])
     return (changed + stays * (before[0] - changed),)
 
 
 class _Chain:
-    """Layers as they act."""
+    """Linear layers; the outputs include the inputs of the last layer if it appends those."""
 
     def __init__(self, layers: Layers) -> None:
         appends = bool(layers) and layers[-1].appends_inputs
@@ -174,7 +172,6 @@ class _Chain:
         self._last = _acting(layers[-1]) if appends else None
 
     def __call__(self, x: Array) -> Array:
-        """Return outputs [N, O], with the inputs of the last layer beside them if it appends those."""
         for weight, bias, activation in self._steps:
             x = np.dot(x, weight)  # on few rows faster than @
             x += bias

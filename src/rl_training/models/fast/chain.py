@@ -1,9 +1,9 @@
-"""Chains of linear layers with a backward pass by hand, in buffers that are allocated once.
+"""Chains of linear layers with a hand-written backward pass, in buffers that are allocated once.
 
 `forward` keeps what `backward` needs; `backward` takes the gradient of a loss with respect to the outputs and writes
-the gradients of the parameters straight into the vector that the optimizer reads. No graph is built and nothing is
-allocated, which for small networks is most of the cost of autograd. On the CPU the products are NumPy's, on views of
-the same memory: as fast as torch's for large matrices, and up to eight times as fast for narrow ones.
+the gradients of the parameters directly into the optimizer's vector. It builds no graph and allocates nothing, which
+for small networks is most of the cost of autograd. On the CPU, NumPy computes the products on views of the same memory:
+as fast as torch for large matrices, and up to eight times as fast for narrow ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,12 +21,12 @@ from rl_training.models.fast.backend import NUMPY, Backend
 from rl_training.models.fast.layers import Layers, LinearLayer
 
 KEPT_SIZES = 4
-"""How many batch sizes keep their buffers."""
+"""Number of batch sizes whose buffers are kept."""
 
 
 @dataclass
 class Layer:
-    """Views of the weights [..., I, O] and of their transpose [..., O, I]; the dots are members of an ensemble."""
+    """Views of the weights [..., I, O] and of their transpose [..., O, I]; `...` are the members of an ensemble."""
 
     weight: Numbers
     weight_back: Numbers
@@ -53,8 +53,6 @@ class Workspace:
 
     @classmethod
     def allocated(cls, layers: Sequence[Layer], rows: int, backend: Backend) -> "Workspace":
-        """Return new buffers for a chain."""
-
         def buffer(layer: Layer) -> Buffer:
             *members, _, size = layer.weight.shape
             return Buffer(layer.bias.new_empty(*members, rows, size), backend)
@@ -68,7 +66,6 @@ class Workspace:
         return cls(before, after, [buffer(layer) for layer in layers], ones)
 
     def first(self, rows: int) -> "Workspace":
-        """Return the first rows of all buffers."""
         if rows == self.rows:
             return self
         if rows not in self._first:
@@ -83,8 +80,7 @@ class Workspace:
 class Chain:
     """Linear layers, each with or without an activation; inputs [B, I] to outputs [..., B, O].
 
-    `backward` covers the first rows of the last `forward`, as many as the gradient has; later rows are not part of the
-    loss.
+    `backward` covers as many of the first rows of the last `forward` as the gradient has.
     """
 
     def __init__(self, layers: list[Layer], backend: Backend) -> None:
@@ -118,7 +114,7 @@ class Chain:
         self._back(gradient, parameters=True)
 
     def input_gradient(self, gradient: Numbers, inputs: slice = slice(None), *, parameters: bool) -> Numbers:
-        """Return the gradient of some inputs [..., B, I]; with `parameters`, write the gradients of those, too."""
+        """Return the gradient of some inputs [..., B, I]; with `parameters`, also write the gradients of those."""
         by_first = self._back(gradient, parameters=parameters)
         return self._matmul(by_first, self.layers[0].weight_back[..., inputs])
 
@@ -146,7 +142,7 @@ class Chain:
         return total
 
     def _back(self, gradient: Numbers, *, parameters: bool) -> Numbers:
-        """Go from the last layer to the first; return the gradient of the first one's outputs."""
+        """Run from the last layer to the first; return the gradient of the first layer's outputs."""
         assert self._space is not None, "forward comes first"
         rows = gradient.shape[-2]
         space, last = self._space.first(rows), len(self.layers) - 1
@@ -178,19 +174,16 @@ class ChainAndFeatures:
         self._size = last.layers[-1].weight.shape[-1]
 
     def forward(self, inputs: Numbers) -> Numbers:
-        """Return both."""
         features = inputs if self._below is None else self._below.forward(inputs)
         parts = [self._last.forward(features), features]
         return self._last.backend.xp.concatenate(parts, 1)
 
     def backward(self, gradient: Numbers) -> None:
-        """Write the gradients of the parameters, given that of both."""
         by_features = self._by_features(gradient, parameters=True)
         if self._below is not None:
             self._below.backward(by_features)
 
     def input_gradient(self, gradient: Numbers, *, parameters: bool) -> Numbers:
-        """Return the gradient of the inputs [B, I]; with `parameters`, write the gradients of those, too."""
         by_features = self._by_features(gradient, parameters=parameters)
         if self._below is None:
             return by_features
@@ -202,15 +195,11 @@ class ChainAndFeatures:
 
 
 def learning_chain(
-    layers: Layers | None,
-    gradient_of: GradientOf | None,
-    backend: Backend,
-    *,
-    members: int | None = None,
+    layers: Layers | None, gradient_of: GradientOf | None, backend: Backend, *, members: int | None = None
 ) -> Chain | ChainAndFeatures | None:
     """Return layers as a chain; None if there are none, or if gradients are wanted and a parameter is frozen.
 
-    Without `gradient_of` the chain is for `forward` alone. `members` limits an ensemble to its first members.
+    Without `gradient_of` the chain only runs `forward`. `members` limits an ensemble to its first members.
     """
     if not layers:
         return None

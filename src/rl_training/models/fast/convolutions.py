@@ -1,8 +1,7 @@
-"""Our convolutional encoders with a backward pass by hand, on the CPU, without a graph.
+"""Our convolutional encoders with a hand-written backward pass, on the CPU, without a graph.
 
-The products are those of torch, which are as fast as the processor; what is saved lies between them. Pixels are not
-moved before they are read, nothing is scaled that has more numbers than the weights, gradients go straight into the
-vector that the optimizer reads, and a forward pass of few images, as for acting, spares the calls of modules.
+Torch computes the convolutions; the time saved lies between them. Pixels are not reordered before they are read, the
+weights are scaled instead of the pixels, gradients go directly into the optimizer's vector, and no modules are called.
 """
 
 from typing import TypeAlias
@@ -20,15 +19,14 @@ from rl_training.models.images import ImageLeaf, ScaledImages
 Operands: TypeAlias = tuple[Tensor, Tensor, tuple[int, ...], tuple[int, ...]]
 """Images or volumes, weight, stride and padding."""
 KNOWN = (AutoCNN, NatureCNN, SmallCNN)
-"""Encoders whose images go through convolutions with a ReLU each, then through one linear layer with another."""
+"""Encoders with convolutions and one linear layer, each followed by a ReLU."""
 
 
 class Convolution:
-    """A convolution and the ReLU after it: images [B, C, H, W] to images, with a pixel's channels side by side.
+    """A convolution and the ReLU after it: images [B, C, H, W] to images, in channels-last memory format.
 
-    On the way back rows are cut by the stride S where they can be: W pixels are W / S pieces of S, and an image is one
-    of [H, W / S] with S * C channels. There a kernel [C, h, w] is one of [S * C, h, w / S] that moves on by one piece.
-    It multiplies the same numbers as before, in a tenth less time.
+    `backward` cuts rows into pieces of the stride S where possible: an image becomes [S * C, H, W / S], and a kernel
+    [C, h, w] becomes [S * C, h, w / S] with a horizontal stride of 1. The products are the same, in a tenth less time.
     """
 
     def __init__(self, module: nn.Conv2d, gradient_of: GradientOf | None) -> None:
@@ -43,7 +41,6 @@ class Convolution:
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the outputs."""
         return _convolution(images, self.weight, self._stride, self._padding, self.bias).relu_()
 
     def backward(self, gradient: Tensor, images: Tensor) -> Tensor:
@@ -55,7 +52,7 @@ class Convolution:
         return by_images.permute(0, 2, 3, 1).reshape(rows, height, width, channels).permute(0, 3, 1, 2)
 
     def _cut(self, images: Tensor, weight: Tensor) -> Operands:
-        """Return images and weight in pieces, if they can be cut, and the stride and padding they then need."""
+        """Return images and weight, cut into pieces if possible, with the stride and padding to use."""
         if not (self._rows_can_be_cut(images) and images.is_contiguous(memory_format=torch.channels_last)):
             return images, weight, self._stride, self._padding
         rows, channels, height, width = images.shape
@@ -67,7 +64,7 @@ class Convolution:
         return self._kernels_can_be_cut and images.shape[3] % self._piece == 0
 
     def _write(self, by_kernels: Tensor, by_bias: Tensor) -> None:
-        """Put gradients into their places; that of kernels may be of pieces: [O, S, C, h, w / S], or S * C as one."""
+        """Write gradients; that of the kernels may be cut into pieces: [O, S, C, h, w / S] or [O, S * C, h, w / S]."""
         out, channels, height, width = self.weight.shape
         pieces = width // by_kernels.shape[-1]
         parts = by_kernels.reshape(out, pieces, channels, height, width // pieces)
@@ -78,13 +75,11 @@ class Convolution:
 
 
 class FirstConvolution(Convolution):
-    """The first convolution, which reads images in their own type; nobody needs a gradient of the images.
+    """The first convolution, which reads images in their own type and computes no gradient of them.
 
-    Convolutions want a pixel's channels side by side, and to bring whole planes there takes longer than to make floats
-    of them. Planes can be read as they lie, though: with rows that are cut by the stride S they are a volume
-    [C, H, W / S] of S channels, and a kernel is one of [C, h, w / S] in it.
-
-    What pixels are to be multiplied by, the weights are.
+    Convolutions are faster in channels-last memory format, but converting planes to it takes longer than converting
+    bytes to floats. So planes are read directly: with rows cut into pieces of the stride S they are a volume
+    [C, H, W / S] with S channels, and a kernel is one of [C, h, w / S]. The weights are scaled instead of the pixels.
     """
 
     def __init__(self, module: nn.Conv2d, gradient_of: GradientOf | None, leaf: ImageLeaf) -> None:
@@ -92,7 +87,7 @@ class FirstConvolution(Convolution):
         self._offset, self._factor = leaf.offset, leaf.factor
 
     def floats(self, images: Tensor) -> Tensor:
-        """Return images of any type as `forward` takes them: whole planes if it can read those, or pixel by pixel."""
+        """Return images of any type as floats for `forward`: as planes if it can read those, or channels last."""
         if not self._reads_planes(images):
             images = images.contiguous(memory_format=torch.channels_last)
         floats = images.to(self.weight.dtype)
@@ -106,14 +101,13 @@ class FirstConvolution(Convolution):
         return _convolution(*self._cut(images, weight), self.bias).squeeze(2).relu_()
 
     def finish(self, gradient: Tensor, images: Tensor) -> None:
-        """Write the gradients of the parameters, given that of the convolution."""
         operands = self._cut(images, self.weight)
         gradient = gradient.unsqueeze(2) if operands[0].dim() == 5 else gradient
         _, by_kernels, by_bias = _back(gradient, *operands, further=False)
         self._write(by_kernels.mul_(self._factor), by_bias)
 
     def _cut(self, images: Tensor, weight: Tensor) -> Operands:
-        """Return planes and their kernels as volumes, or as the others do."""
+        """Return planes and their kernels as volumes; other images like the base class."""
         if not self._reads_planes(images):
             return super()._cut(images, weight)
         volumes, kernels = (_in_pieces(part, self._piece) for part in (images, weight))
@@ -132,8 +126,7 @@ class Dense:
         self._gradients = _places(module, gradient_of)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return features; with few rows torch is the faster one."""
-        return torch.addmm(self.bias, rows, self.weight.t()).relu_()
+        return torch.addmm(self.bias, rows, self.weight.t()).relu_()  # with few rows faster than NumPy
 
     def backward(self, gradient: Tensor, rows: Tensor) -> Tensor:
         """Write the gradients of the parameters, given that of the product; return that of the rows."""
@@ -144,7 +137,7 @@ class Dense:
 
 
 class ExplicitEncoder:
-    """Images [B, C, H, W] in their own type to features [B, D]; without `gradient_of` it is for `forward` alone."""
+    """Images [B, C, H, W] in their own type to features [B, D]; without `gradient_of` it only runs `forward`."""
 
     def __init__(self, encoder: ScaledImages, gradient_of: GradientOf | None = None) -> None:
         convolutions, _, dense, _ = encoder.encoder.trunks[0]  # type: ignore[index]  # one of those in KNOWN
@@ -176,7 +169,7 @@ class ExplicitEncoder:
         """Write the gradients of the parameters, given that of the features [B, D]."""
         assert self._kept, "forward comes first"
         *kept, rows, features = self._kept
-        self._kept = []  # each tensor is freed as soon as it was used
+        self._kept = []  # each tensor is freed as soon as it has been used
         by_rows = self._dense.backward(kernel.threshold_backward(gradient, features, 0), rows)
         by_images = torch.empty_like(kept[-1]).copy_(by_rows.view_as(kept[-1]))
         for layer in reversed(self._others):
@@ -188,9 +181,9 @@ class ExplicitEncoder:
 def explicit_encoder(
     encoder: nn.Module, gradient_of: GradientOf | None = None, backend: Backend = NUMPY
 ) -> ExplicitEncoder | None:
-    """Return one of our encoders of a single image with a backward pass by hand; None for any other.
+    """Return an encoder in `KNOWN` of a single image with a hand-written backward pass, on the CPU.
 
-    On the CPU only, and None if a parameter is frozen. Without `gradient_of` it is for `forward` alone.
+    None for any other encoder, or if a parameter is frozen. Without `gradient_of` it only runs `forward`.
     """
     if (
         backend is not NUMPY
@@ -213,7 +206,7 @@ def _places(module: nn.Conv2d | nn.Linear, gradient_of: GradientOf | None) -> li
 
 
 def _in_pieces(planes: Tensor, piece: int) -> Tensor:
-    """Return planes [N, C, H, W] as volumes [N, S, C, H, W / S], without moving a number."""
+    """Return planes [N, C, H, W] as volumes [N, S, C, H, W / S], as a view."""
     *sides, width = planes.shape
     return planes.view(*sides, width // piece, piece).permute(0, 4, 1, 2, 3)
 
@@ -221,7 +214,6 @@ def _in_pieces(planes: Tensor, piece: int) -> Tensor:
 def _convolution(
     images: Tensor, weight: Tensor, stride: tuple[int, ...], padding: tuple[int, ...], bias: Tensor
 ) -> Tensor:
-    """Return the convolution of images or volumes."""
     ones, zeros = [1] * len(stride), [0] * len(stride)
     return torch.convolution(images, weight, bias, stride, padding, ones, False, zeros, 1)
 
@@ -238,7 +230,7 @@ def _back(
     """Return the gradients of images (if `further`), weight and bias."""
     ones, zeros = [1] * len(stride), [0] * len(stride)
     wanted = [further, True, True]
-    return kernel.convolution_backward(  # type: ignore[no-any-return]  # torch says nothing of it
+    return kernel.convolution_backward(  # type: ignore[no-any-return]  # untyped in torch
         gradient, images, weight, [len(weight)], stride, padding, ones, False, zeros, 1, wanted
     )
 

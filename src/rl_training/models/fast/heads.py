@@ -1,8 +1,8 @@
-"""Log-probabilities and entropies of actions with derivatives by hand, for arrays and tensors.
+"""Log-probabilities and entropies of actions with hand-written derivatives, for arrays and tensors.
 
 Each function returns numbers and a pullback: given the gradient of a loss with respect to those numbers, the pullback
 returns the gradient with respect to the head's parameters. `models/heads.py` has the same formulas for autograd;
-tests/unit/models/fast/test_heads.py holds both equal.
+tests/unit/models/fast/test_heads.py compares both.
 Letters: `B` rows, `P` parameters of a row, `A` components of an action.
 """
 
@@ -36,7 +36,7 @@ Evaluated: TypeAlias = tuple[Numbers, Numbers, Pullback]
 
 
 def action_evaluator(head: ActionHead, backend: Backend) -> Callable[[Numbers, Numbers], Evaluated] | None:
-    """Return the function that evaluates actions for a head, given parameters [B, P]; None for a head of the user's."""
+    """Return the function that evaluates actions for a head, given parameters [B, P]; None for a custom head."""
     if type(head) is CategoricalHead:
         return lambda params, actions: categorical(params, actions, backend)
     if type(head) is BernoulliHead:
@@ -54,7 +54,7 @@ def action_evaluator(head: ActionHead, backend: Backend) -> Callable[[Numbers, N
 
 
 def categorical(logits: Numbers, actions: Numbers, backend: Backend) -> Evaluated:
-    """One choice; logits [B, P], actions [B]. Inside, choices are rows [P, B]: sums over few choices are fast."""
+    """One choice; logits [B, P], actions [B]. Internally, choices are rows [P, B], which makes sums over them fast."""
     xp, columns = backend.xp, backend.transposed(logits)
     shifted = columns - xp.amax(columns, axis=0)
     powers = xp.exp(shifted)
@@ -126,9 +126,7 @@ def gaussian(means: Numbers, actions: Numbers, log_std: Numbers, backend: Backen
     return -0.5 * squares.sum(-1) - total - size * LOG_SQRT_2PI, entropies, back
 
 
-def squashed_gaussian(
-    params: Numbers, noise: Numbers, backend: Backend
-) -> tuple[Numbers, Numbers, Callable[[Numbers, Numbers], Numbers]]:
+def squashed_gaussian(params: Numbers, noise: Numbers, backend: Backend) -> Sampled:
     """Return actions [B, A] in [-1, 1], log-probabilities [B], and a pullback that takes the gradients of both.
 
     Parameters [B, 2A] are means and log deviations; `noise` [B, A] is standard normal.
@@ -142,12 +140,12 @@ def squashed_gaussian(
     log_slope = 2 * (math.log(2) - raw - softplus(-2 * raw, backend))
     logprobs = (-0.5 * noise * noise - log_std - LOG_SQRT_2PI - log_slope).sum(-1)
 
-    def back(by_actions: Numbers, by_logprob: Numbers) -> Numbers:
+    def back(by_actions: Numbers, by_logprob: Numbers) -> tuple[Numbers, ...]:
         # log(1 - tanh(u)^2) falls by 2 tanh(u)
         column = by_logprob[:, None] if getattr(by_logprob, "ndim", 0) else by_logprob
         by_raw = by_actions * (1 - actions * actions) + 2 * actions * column
         by_log_std = (by_raw * spread - column) * ((asked >= LOG_STD_MIN) & (asked <= LOG_STD_MAX))
-        return xp.concatenate([by_raw, by_log_std], 1)
+        return (xp.concatenate([by_raw, by_log_std], 1),)
 
     return actions, logprobs, back
 

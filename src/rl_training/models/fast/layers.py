@@ -1,7 +1,7 @@
-"""The one parser of modules: which networks the hand-written passes know, described by their parameters.
+"""Parses modules: the networks that hand-written passes support, described by their parameters.
 
-Acting and learning build on the same description, so they know the same networks. Every function returns None for a
-network with anything else in it; such a network runs in torch.
+Acting and learning use the same description, so they support the same networks. Every function returns None for any
+other network, which then runs in torch.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ class LinearLayer:
     """Whether the layer returns its inputs beside its outputs (`LinearAndFeatures`); only the last layer may."""
 
     def matrix(self, tensor: Tensor) -> Tensor:
-        """Return the weight, or its gradient, as inputs are multiplied by it: [..., I, O]."""
+        """Return the weight or its gradient as a matrix [..., I, O]."""
         return tensor if tensor.dim() == 3 else tensor.mT
 
 
@@ -119,7 +119,7 @@ def recurrent_cores(network: nn.Module) -> list[RecurrentCore] | None:
 
 
 def core_layers(core: RecurrentCore) -> list[CoreLayer]:
-    """Return the layers of a core."""
+    """Return the parameters of every layer of a core."""
     names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     return [
         CoreLayer(**{name: getattr(core.cells, f"{name}_l{number}") for name in names})

@@ -1,11 +1,11 @@
-"""Networks with a backward pass by hand, as learners run them; each does what `AutogradNetwork` does for its module.
+"""Networks with a hand-written backward pass; each has the methods of `AutogradNetwork` for its module.
 
 The functions `explicit_...` return such a network for a module, or None if `layers` does not know it or a parameter is
-frozen; the learner then uses autograd. Without `gradient_of` a network is for `forward` alone.
+frozen; the learner then uses autograd. Without `gradient_of` a network only runs `forward`.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rl_training.core.recurrent_state import EPISODE_STARTS
 from rl_training.core.timing import lap
 from rl_training.core.types import Array, Numbers
-from rl_training.models.autograd_network import GradientOf
+from rl_training.models.autograd_network import AutogradNetwork, GradientOf
 from rl_training.models.encoded_network import Encoded, EncodedPair
 from rl_training.models.fast.backend import NUMPY, Backend
 from rl_training.models.fast.chain import Chain, ChainAndFeatures, learning_chain
@@ -26,27 +26,20 @@ from rl_training.models.fast.layers import (
     output_layers,
     recurrent_cores,
 )
-from rl_training.models.fast.recurrent_layers import (
-    Starts,
-    UnrolledGRU,
-    UnrolledLayer,
-    UnrolledLSTM,
-    Weights,
-)
+from rl_training.models.fast.recurrent_layers import Starts, UnrolledGRU, UnrolledLayer, UnrolledLSTM, Weights
 from rl_training.models.recurrent import LSTMActorCritic
 
 ROWS_AT_ONCE = 512
 
 
 class ExplicitMLP:
-    """Inputs [B, I] to outputs [B, O]."""
+    """Inputs [B, I] to outputs [B, O]. Noisy networks are not supported, so `noise` is always None."""
 
     def __init__(self, chain: Chain | ChainAndFeatures, backend: Backend) -> None:
         self._chain, self._backend = chain, backend
         self._stacked: Numbers = None
 
     def forward(self, inputs: Numbers, noise: Any = None) -> Numbers:
-        """Return outputs; networks with noise are not known here, so there is none."""
         return self._chain.forward(inputs)
 
     __call__ = forward
@@ -61,7 +54,6 @@ class ExplicitMLP:
         return (lambda: outputs[:rows]), outputs[rows:]
 
     def backward(self, gradient: Numbers) -> None:
-        """Write the gradients of the parameters."""
         lap("forward")
         self._chain.backward(gradient)
 
@@ -71,7 +63,7 @@ class ExplicitMLP:
 
 
 class ExplicitCritics:
-    """Inputs [B, I] and actions [B, A] to values [M, B]."""
+    """Inputs [B, I] and actions [B, A] to values [M, B]; see `AutogradCritics`."""
 
     def __init__(self, chain: Chain, backend: Backend) -> None:
         self._chain, self._backend = chain, backend
@@ -79,7 +71,6 @@ class ExplicitCritics:
         self._size = 0
 
     def forward(self, inputs: Numbers, actions: Numbers) -> Numbers:
-        """Return values."""
         rows, self._size = inputs.shape
         if self._pairs is None or len(self._pairs) != rows:
             self._pairs = self._backend.empty((rows, self._size + actions.shape[1]), inputs)
@@ -90,23 +81,14 @@ class ExplicitCritics:
     __call__ = forward
 
     def backward(self, gradient: Numbers) -> None:
-        """Write the gradients of the parameters, given that of the values [M, B]."""
         lap("forward")
         self._chain.backward(gradient[..., None])
 
     def action_gradient(self, gradient: Numbers) -> Numbers:
-        """Return the gradient with respect to the actions [B, A], given that of the values; parameters get none."""
         actions = slice(self._size, None)
         if self._backend is NUMPY and np.count_nonzero(gradient) <= gradient.shape[1] < gradient.size:
             return self._chain.sparse_input_gradient(gradient[..., None], actions)
         return self._chain.input_gradient(gradient[..., None], actions, parameters=False).sum(0)
-
-
-class SeenRows(Protocol):
-    """Rows of a batch; a network reads the observations [B, I]."""
-
-    @property
-    def obs(self) -> Any: ...
 
 
 class ExplicitActorCritic:
@@ -115,18 +97,16 @@ class ExplicitActorCritic:
     def __init__(self, actor: Chain | ChainAndFeatures, critic: Chain, body: Chain | None) -> None:
         self._actor, self._critic, self._body = actor, critic, body
 
-    def forward(self, rows: SeenRows) -> tuple[Numbers, Numbers]:
-        """Return action parameters and values."""
+    def forward(self, rows: Any) -> tuple[Numbers, Numbers]:
         return self.read(rows, rows.obs, rows.obs)
 
-    def read(self, rows: SeenRows, features: Numbers, critic_features: Numbers) -> tuple[Numbers, Numbers]:
-        """Do the same for features [B, I]; the critic may read others, unless both share layers."""
+    def read(self, rows: Any, features: Numbers, critic_features: Numbers) -> tuple[Numbers, Numbers]:
+        """Run on features [B, I]; the critic may read others, unless both share layers."""
         if self._body is not None:
             features = critic_features = self._body.forward(features)
         return self._actor.forward(features), self._critic.forward(critic_features)[:, 0]
 
     def backward(self, params_gradient: Numbers, values_gradient: Numbers) -> None:
-        """Write the gradients of the parameters."""
         lap("forward")
         if self._body is None:
             self._actor.backward(params_gradient)
@@ -135,7 +115,7 @@ class ExplicitActorCritic:
             self._body.backward(sum(self._input_gradients(params_gradient, values_gradient)))
 
     def feature_gradients(self, params_gradient: Numbers, values_gradient: Numbers) -> list[Numbers]:
-        """Write the gradients of the parameters; return those of the features, of each side or of the shared ones."""
+        """Write the gradients of the parameters; return those of the actor's and critic's features."""
         found = self._input_gradients(params_gradient, values_gradient)
         return found if self._body is None else [self._body.input_gradient(sum(found), parameters=True)]
 
@@ -153,11 +133,10 @@ class ExplicitRecurrent:
         self.layers, self._network = layers, network
 
     def forward(self, rows: Any) -> tuple[Numbers, Numbers]:
-        """Return action parameters and values."""
         return self.read(rows, rows.obs, rows.obs)
 
     def read(self, rows: Any, features: Array, critic_features: Array) -> tuple[Numbers, Numbers]:
-        """Do the same for features [L * B, I]; the critic's core may read others."""
+        """Run on features [L * B, I]; the critic's core may read others."""
         memory, each = rows.memory, self.layers[0].num_parts
         starts = Starts(rows.extra[EPISODE_STARTS], len(memory[0]))
         read: Sequence[Array] = [features, critic_features][: len(memory) // each]
@@ -169,7 +148,6 @@ class ExplicitRecurrent:
         return self._network.read(rows, read[0], read[-1])
 
     def backward(self, params_gradient: Numbers, values_gradient: Numbers) -> None:
-        """Write the gradients of the parameters."""
         lap("forward")
         self._back(params_gradient, values_gradient)
 
@@ -195,60 +173,47 @@ class ExplicitEncoded:
         self._encoder, self._network = encoder, network
 
     def forward(self, images: Numbers, noise: Any = None) -> Numbers:
-        """Return outputs; networks with noise are not known here, so there is none."""
         return self._network.forward(self._encoder.forward(torch.as_tensor(images)).numpy())
 
     __call__ = forward
 
     def backward(self, gradient: Numbers) -> None:
-        """Write the gradients of the parameters."""
         lap("forward")
         self._encoder.backward(torch.as_tensor(self._network.input_gradient(gradient)))
 
 
-class Features(Protocol):
-    """Computes features of rows of tensors: one tensor [B, D] for actor and critic, or one for each."""
-
-    @property
-    def num_outputs(self) -> int: ...
-    def forward(self, rows: Any) -> tuple[Tensor, ...]: ...
-    def continue_backward(self, *gradients: Tensor) -> None: ...
-
-
 class ExplicitFeatures:
-    """Features of encoders with a backward pass by hand."""
+    """Features of known encoders: one tensor [B, D] for actor and critic, or one for each."""
 
     def __init__(self, encoders: Sequence[ExplicitEncoder]) -> None:
         self._encoders = encoders
         self.num_outputs = len(encoders)
 
-    def forward(self, rows: SeenRows) -> tuple[Tensor, ...]:
-        """Return the features of each encoder."""
+    def forward(self, rows: Any) -> tuple[Tensor, ...]:
         return tuple(encoder.forward(rows.obs) for encoder in self._encoders)
 
     def continue_backward(self, *gradients: Tensor) -> None:
-        """Write the gradients of the parameters, given those of the features."""
         for encoder, gradient in zip(self._encoders, gradients, strict=True):
             encoder.backward(gradient)
 
 
 class ExplicitReader:
-    """Features from an encoder of any kind, and a network by hand that reads them."""
+    """Features from any encoder, and a hand-written network that reads them."""
 
     def __init__(
-        self, features: Features, network: ExplicitActorCritic | ExplicitRecurrent, backend: Backend
+        self,
+        features: ExplicitFeatures | AutogradNetwork,
+        network: ExplicitActorCritic | ExplicitRecurrent,
+        backend: Backend,
     ) -> None:
-        """`features` are one tensor for actor and critic, or one for each."""
         self._below, self._network, self._backend = features, network, backend
 
     def forward(self, rows: Any) -> tuple[Numbers, Numbers]:
-        """Return action parameters and values."""
         features = self._below.forward(self._backend.tensors(rows))
         read = [self._backend.view(part) for part in features]
         return self._network.read(rows, read[0], read[-1])
 
     def backward(self, params_gradient: Numbers, values_gradient: Numbers) -> None:
-        """Write the gradients of all parameters."""
         lap("forward")
         found = self._network.feature_gradients(params_gradient, values_gradient)
         if self._below.num_outputs < len(found):
@@ -305,7 +270,7 @@ def explicit_actor_critic(
 def explicit_recurrent(
     network: nn.Module, gradient_of: GradientOf, backend: Backend = NUMPY
 ) -> ExplicitRecurrent | None:
-    """Return our recurrent network; in NumPy only."""
+    """Return our recurrent network, in NumPy only."""
     cores = recurrent_cores(network)
     if cores is None or backend is not NUMPY:
         return None
@@ -337,7 +302,7 @@ def explicit_features(
 
 
 def in_parts(run: Callable[[Numbers], Numbers], inputs: Numbers, backend: Backend) -> Numbers:
-    """Return outputs for any number of rows, some at a time, so that what passes between layers stays in the cache."""
+    """Return outputs for any number of rows, in parts whose intermediate results fit into the cache."""
     first = run(inputs[:ROWS_AT_ONCE])
     if len(inputs) <= ROWS_AT_ONCE:
         return first

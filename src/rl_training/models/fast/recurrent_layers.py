@@ -1,8 +1,8 @@
-"""LSTM and GRU layers over sequences with backpropagation through time by hand, in NumPy.
+"""LSTM and GRU layers over sequences with hand-written backpropagation through time, in NumPy.
 
 Cores of one kind and size are batched: one step of all of them is one product and a dozen operations. The inputs'
-contributions are computed for all steps at once, and so are the gradients of the weights. Buffers are reused, and what
-a step works on is contiguous: on arrays this small NumPy takes twice as long for strided views.
+contributions are computed for all steps at once, and so are the gradients of the weights. Buffers are reused, and those
+of a step are contiguous: on arrays this small NumPy takes twice as long for strided views.
 Letters: `C` cores, `L` steps, `B` rows, `I` inputs, `H` size, `G` gates, in torch's order.
 """
 
@@ -32,7 +32,7 @@ class Starts:
         self._any = np.logical_or.reduce(self._begins, axis=1).tolist()
 
     def forget(self, step: int, *parts: Array) -> None:
-        """Set the rows of [C, B, H] to 0 in which an episode begins at a step."""
+        """Set the rows of parts [C, B, H] to 0 where an episode begins at a step."""
         if self._any[step]:
             for part in parts:
                 part[:, self._begins[step]] = 0.0
@@ -62,7 +62,7 @@ class Weights:
 
 
 def sigmoids_of(gates: Array) -> list[Array]:
-    """Return views of those gates of [G, ...] that are sigmoids."""
+    """Return views of the gates of [G, ...] that are sigmoids."""
     return [part for part in (gates[:NEW], gates[NEW + 1 :]) if len(part)]
 
 
@@ -288,7 +288,7 @@ class UnrolledGRU(UnrolledLayer):
         step.after += new
 
     def _step_backward(self, space: Workspace, step: Step) -> None:
-        """`squashed` keeps the gradient of the inputs' part of the new gate; `carry` is what update lets pass."""
+        """`squashed` stores the gradient of the inputs' part of the new gate; `carry` is what the update gate keeps."""
         (reset, update, new), carry, by_seen = step.gate, space.carry, step.squashed
         by_reset, by_update, by_new = space.slope
         np.multiply(step.by_output, update, out=carry)
@@ -303,13 +303,13 @@ class UnrolledGRU(UnrolledLayer):
         space.back += carry
 
     def _write_gradients(self, space: Workspace) -> None:
-        """Reset does not scale the inputs' contribution to the new gate, so that has a gradient of its own."""
+        """Reset does not scale the inputs' contribution to the new gate, so its gradient is separate."""
         self._write_for_memory(space)
         space.by_gates[..., NEW * self.size :] = space.squashed.swapaxes(0, 1)
         self._write_for_inputs(space)
 
     def _copy_weights(self, core: int, weights: Weights) -> None:
-        """Reset scales the state's bias of the new gate as well, so that the inputs' bias must be separate."""
+        """Reset also scales the state's bias of the new gate, so the inputs' bias must be separate."""
         super()._copy_weights(core, weights)
         new = slice(NEW * self.size, None)
         self._w_in[NEW, core, -1], self._b_on[core] = weights.b_in[new], weights.b_on[new]

@@ -79,7 +79,7 @@ def test_a_squashed_gaussian_is_differentiated_as_by_autograd(scale: float, arra
     params, noise = numbers(ROWS, 6, seed=1, scale=scale), numbers(ROWS, 3, seed=2)
     by_actions, by_logprob = numbers(ROWS, 3, seed=3), numbers(ROWS, seed=4)
     actions, logprobs, back = squashed_gaussian(given(params, arrays), given(noise, arrays), backend(arrays))
-    ours = back(given(by_actions, arrays), given(by_logprob, arrays))
+    (ours,) = back(given(by_actions, arrays), given(by_logprob, arrays))
     leaf = params.clone().requires_grad_()
     expected = squashed_gaussian_sample(leaf, noise)
     (gradient,) = torch.autograd.grad(expected, leaf, [by_actions, by_logprob])
@@ -99,7 +99,7 @@ def test_single_precision_stays_single(name: str) -> None:
     found = [logprobs, entropies, *back(numbers(ROWS).numpy(), -0.01), *back(numbers(ROWS).numpy(), None)]
     assert {part.dtype for part in found} == {np.dtype(np.float32)}
     actions, logprobs, again = squashed_gaussian(numbers(ROWS, 4).numpy(), numbers(ROWS, 2).numpy(), NUMPY)
-    assert {part.dtype for part in (actions, logprobs, again(actions, 0.1))} == {np.dtype(np.float32)}
+    assert {part.dtype for part in (actions, logprobs, *again(actions, 0.1))} == {np.dtype(np.float32)}
 
 
 def test_a_head_of_ones_own_is_left_to_autograd() -> None:
