@@ -23,13 +23,16 @@ PAGES = [
 ]
 
 CLEAN_SOURCES: tuple[str, ...] = (
+    "algorithms",
     "cli",
     "config",
     "core",
+    "data",
     "envs",
+    "models",
+    "policies",
     "runtime",
     "__init__.py",
-    "algorithms/base.py",
 )
 """Folders and files below `src/rl_training` whose docstrings, comments and messages are checked as well."""
 PAGES += sorted(
