@@ -156,7 +156,7 @@ def test_a_reward_that_does_not_fit_what_it_is_stored_in_is_refused(
     outcome = cli("train", "--config", path, "--quiet")
     assert outcome.code == 1
     run_dir = only_run(tmp_path / "runs")
-    for fact in ("environment 0 gave", "float32", str(run_dir / "checkpoints" / "step_32"), *facts):
+    for fact in ("environment 0 returned", "float32", str(run_dir / "checkpoints" / "step_32"), *facts):
         assert fact in outcome.sentence
     last = read_checkpoint(run_dir / "checkpoints" / "step_32")
     for name, tensor in split_state(last.state)[0].items():
