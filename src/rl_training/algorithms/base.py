@@ -156,7 +156,8 @@ class Algorithm:
 
     def _begun(self, start_from: Any, total_timesteps: int | None) -> tuple[TrainConfig, dict[str, Any]]:
         """Return the config of the next run, and the keyword arguments of `train` that say what it starts from."""
-        from rl_training.experiment.checkpoints.warm_start import beginning
+        from rl_training.experiment.checkpoints.folders import open_checkpoint
+        from rl_training.experiment.checkpoints.warm_start import inherited_config
 
         budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
         if start_from is None:
@@ -165,8 +166,8 @@ class Algorithm:
         self.agent.permission.refuse_schedules(self.config)
         if self._begins_anew and self._run_dir is None:
             config = self.config.with_overrides(total_timesteps=budget)
-            config, learned = beginning(self.agent, start_from, config)
-            return config, {"learned": learned}
+            learned = open_checkpoint(start_from)
+            return inherited_config(config, learned, self.agent.permission.given), {"learned": learned}
         config = self.config.with_overrides(total_timesteps=self.agent.timesteps + budget)
         return config, {"start_from": start_from}
 

@@ -12,7 +12,7 @@ from rl_training.config.presets import preset_name, presets
 from rl_training.core.errors import ConfigError, UserError, did_you_mean, printable
 from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
-from rl_training.experiment.checkpoints.warm_start import refuse_start, taken_over
+from rl_training.experiment.checkpoints.warm_start import check_trust, inherited_config
 from rl_training.experiment.console import make_console
 from rl_training.experiment.logs.profile import RunProfile
 from rl_training.experiment.start import TrainResult, train
@@ -90,8 +90,8 @@ def run(argv: list[str]) -> int:
     assert chosen is not None
     config, named = config_from_flags(chosen, base, rest, prog)
     if basis.learned is not None:
-        refuse_start(basis.learned, config, named, trusted=flags.trust_modules)
-        config = taken_over(config, basis.learned, named)
+        check_trust(basis.learned, config, named, trusted=flags.trust_modules)
+        config = inherited_config(config, basis.learned, named)
     profile = RunProfile() if flags.profile else None
     result = train(
         config,

@@ -1,4 +1,4 @@
-"""A policy with all it needs to act in an environment: predict, evaluate, save."""
+"""Agents: a policy with everything it needs to predict, to be evaluated and to be saved."""
 
 import copy
 import warnings
@@ -34,13 +34,13 @@ from rl_training.experiment.building import (
     with_masks,
 )
 from rl_training.experiment.checkpoints.format import SPACES, write_checkpoint
-from rl_training.experiment.checkpoints.trust import OWN, Permission, refuse_missing_factory
+from rl_training.experiment.checkpoints.trust import Permission, refuse_missing_factory
 from rl_training.experiment.evaluation import evaluate_policy
 from rl_training.runtime.sampler import saved_envs
 
 
 class Agent:
-    """Acts; never learns. Builds no environment until it is asked to play."""
+    """A policy with its config and spaces; it builds an environment only to be evaluated or recorded."""
 
     def __init__(
         self,
@@ -53,40 +53,39 @@ class Agent:
         given: UserObjects = NO_OBJECTS,
         path: Path | None = None,
         env_factory: bool = False,
-        refuse_env: Callable[[], None] | None = None,
-        permission: Permission = OWN,
+        permission: Permission | None = None,
     ) -> None:
-        """`state` and `progress` are asked when they are needed: an agent may be the one that is being trained.
+        """`state` and `progress` are functions, because the agent may be the one that is being trained.
 
-        `env_factory`: it was trained in what a function built, whether or not that function is here. `refuse_env`
-        raises if its own environment may not be built; `permission` knows what else of its config may be called.
+        `env_factory` means that a function built the environment it was trained in, even if that function is not
+        `given` here. `permission` says which code of the config may run.
         """
         self.config, self.spec, self.policy, self.path = config, spec, policy, path
         self._state, self._progress, self.given = state, progress, given
         self._env_factory = env_factory or given.factory is not None
-        self._refuse_env, self.permission = refuse_env, permission
+        self.permission = permission or Permission()
         self._adapter = ActionAdapter(spec.action_space)
         self._rng = numpy_generator(config.seed, EVALUATION_ACTIONS)
 
     @property
     def state(self) -> dict[str, State]:
-        """What a checkpoint of it holds."""
+        """The state that a checkpoint of the agent contains."""
         return self._state()
 
     @property
     def statistics(self) -> list[Statistics]:
-        """The running statistics of its environments' wrappers, one entry per environment."""
+        """The running statistics of the environments' wrappers, one entry per environment."""
         return saved_statistics(saved_envs(self.state))
 
     @property
     def timesteps(self) -> int:
-        """How long it has trained."""
+        """The number of steps (or updates, without an environment) that it was trained for."""
         return self._progress().clock
 
     def predict(self, obs: Any, *, deterministic: bool = True, action_masks: Any = None) -> Array:
         """Return the action in the environment's units for one observation, or actions for a batch.
 
-        A policy with a memory acts as at the beginning of an episode; `act` goes on with one.
+        A recurrent policy starts from its initial state; use `act` to pass its state on.
         """
         return self.act(obs, deterministic=deterministic, action_masks=action_masks)[0]
 
@@ -99,11 +98,11 @@ class Agent:
         deterministic: bool = True,
         action_masks: Any = None,
     ) -> tuple[Array, PolicyState | None]:
-        """Return the action or actions, and what the policy remembers now: None for one without memory.
+        """Return the action or actions and the next state of a recurrent policy, which is None for any other policy.
 
-        `state` is what the last call returned; where `episode_start` is true, one for all rows or one each, it is
-        forgotten. `action_masks` are true for what is allowed, one for all rows or one each; without them it is what
-        the observation's own entry says, and everything where it has none.
+        `state` is the one that the last call returned; it is reset where `episode_start` is true. `action_masks` are
+        true for allowed actions; by default the observation's entry `action_mask` is used, if it has one. Both are
+        given once for all rows or once per row.
         """
         seen, own_masks = split_mask_entry(obs) if self.spec.masked else (obs, None)
         batch, is_batch = batched(self.spec.observation_space, seen)
@@ -119,7 +118,7 @@ class Agent:
         return (actions if is_batch else actions[0]), (memory or None)
 
     def _memory(self, state: PolicyState | None, episode_start: Any, rows: int) -> PolicyState:
-        """Return what the policy remembers of so many rows."""
+        """Return the recurrent state for this number of rows, reset where an episode starts."""
         fresh = self.policy.initial_state(rows)
         if state is None or not fresh:
             return fresh
@@ -148,9 +147,9 @@ class Agent:
         deterministic: bool | None = None,
         env: EnvFactory | str | None = None,
     ) -> dict[str, Any]:
-        """Play `num_episodes` in fresh environments, by default of the kind it was trained in; return the summary.
+        """Play `num_episodes` in new environments and return the summary.
 
-        `env` is another one with the same spaces: an id, or a function that builds one.
+        `env` is another environment with the same spaces: an id, or a function that builds one.
         """
         if num_episodes < 1:
             raise UserError(f"num_episodes is {num_episodes}; use 1 or more")
@@ -166,7 +165,7 @@ class Agent:
             stepper.close()
 
     def playground(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
-        """Return what environments to play in are built from: perhaps others than its own, which may tell no masks."""
+        """Return the config and the function to build evaluation environments; these may have no action masks."""
         config, factory = self.environment(env)
         if not self.spec.masked:
             return config, factory
@@ -182,14 +181,13 @@ class Agent:
         return settled, factory
 
     def environment(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
-        """Return what environments are built from; refuse, if its own cannot or may not be built here."""
+        """Return the config and the function to build environments; raise if that is impossible or not permitted."""
         self.permission.refuse_wrappers(self.config)
         if isinstance(env, str):
             return self.config.with_overrides(env_id=env), None
         if env is None and self.given.factory is None:
             refuse_missing_factory(self._name, self.config.env_id, needed=self._env_factory)
-            if self._refuse_env is not None:
-                self._refuse_env()
+            self.permission.refuse_env(self.config.env_id)
         return self.config, self.given.factory if env is None else checked_factory(env)
 
     @property
@@ -241,7 +239,7 @@ class Agent:
         return copy.deepcopy(self)
 
     def _content(self) -> dict[str, Any]:
-        """Return it as it is now, as data: without networks, whose parameters share memory with views of them."""
+        """Return the agent as data, without its networks, whose parameters are views of shared memory."""
         return {
             "config": self.config,
             "spec": self.spec,
@@ -251,7 +249,6 @@ class Agent:
             "rng": copy.deepcopy(self._rng),
             "path": self.path,
             "env_factory": self._env_factory,
-            "refuse_env": self._refuse_env,
             "permission": self.permission,
         }
 
@@ -259,7 +256,7 @@ class Agent:
 def agent_facts(
     config: TrainConfig, spec: EnvSpec, given: UserObjects, *, env_factory: bool
 ) -> dict[str, Any]:
-    """Return what a manifest says of the agent in it, besides its weights."""
+    """Return the entries of a manifest that describe the agent."""
     described = (space_to_data(space) for space in (spec.observation_space, spec.action_space))
     return {
         "spaces": dict(zip(SPACES, described, strict=True)),

@@ -28,18 +28,15 @@ def copied_state(state: dict[str, State]) -> dict[str, State]:
 
     Parameters are views of one flat vector, which pickling would write once per parameter.
     """
-    return {group: _copied(content) for group, content in state.items()}
-
-
-def _copied(content: State) -> State:
-    tensors, plain = split_state(content)
-    return join_state(
-        {
+    copies = {}
+    for group, content in state.items():
+        tensors, plain = split_state(content)
+        copied = {
             name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
             for name, tensor in tensors.items()
-        },
-        plain,
-    )
+        }
+        copies[group] = join_state(copied, plain)
+    return copies
 
 
 def check_picklable(given: UserObjects) -> None:
@@ -55,15 +52,12 @@ def check_picklable(given: UserObjects) -> None:
         if part is None or _has_a_name(part):
             continue
         name = getattr(part, "__qualname__", repr(part)).rpartition(".")[2]
-        what = "a lambda" if name == "<lambda>" else f"{name}, {_kind(part)}"
+        kind = "class" if isinstance(part, type) else "function"
+        what = "a lambda" if name == "<lambda>" else f"{name}, a local {kind}"
         raise UserError(
             f"the model cannot be pickled: {role} is {what}, which cannot be imported by name; move it to the top "
             "level of a module, or use save(path) and pass it again to load(path)"
         )
-
-
-def _kind(part: Any) -> str:
-    return f"a local {'class' if isinstance(part, type) else 'function'}"
 
 
 def _has_a_name(part: Any) -> bool:

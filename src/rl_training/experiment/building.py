@@ -38,6 +38,12 @@ class UserObjects:
         if self.factory is not None:
             checked_factory(self.factory)
 
+    @property
+    def settings(self) -> frozenset[str]:
+        """Names of the settings that the objects replace."""
+        replaced = {"env_id": self.factory, "encoder": self.encoder}
+        return frozenset(name for name, part in replaced.items() if part is not None)
+
     def name_encoder(self, config: TrainConfig) -> TrainConfig:
         """Return the config with the name of the given encoder, which is saved in checkpoints."""
         return config if self.encoder is None else config.with_overrides(encoder=encoder_name(self.encoder))
@@ -114,16 +120,13 @@ def flattened_images(config: TrainConfig, spec: EnvSpec) -> list[str]:
 
 def custom_algorithm_name(config: TrainConfig, given: UserObjects) -> str | None:
     """Return the name of an algorithm class that overrides a builder; None for any other."""
-    algorithm = given.algorithm
-    if algorithm is None or not has_custom_builder(algorithm, ALGORITHMS[config.algo]):
+    algorithm, built_in = given.algorithm, ALGORITHMS[config.algo]
+    if algorithm is None:
+        return None
+    names = ("build", "build_actor", "build_source", "build_learner")
+    if all(getattr_static(algorithm, name) is getattr_static(built_in, name) for name in names):
         return None
     return f"{algorithm.__module__}:{algorithm.__qualname__}"
-
-
-def has_custom_builder(algorithm: type[Algorithm], table: type[Algorithm]) -> bool:
-    """Return whether a class overrides a builder of the built-in algorithm."""
-    names = ("build", "build_actor", "build_source", "build_learner")
-    return any(getattr_static(algorithm, name) is not getattr_static(table, name) for name in names)
 
 
 def choose_device(name: str) -> torch.device:

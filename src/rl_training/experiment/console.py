@@ -72,13 +72,11 @@ class PlainConsole(Console):
         self._no_room = False
 
     def start(self, progress: Progress, recent: Callable[[], dict[str, float]] = dict) -> None:
-        """Remember the total number of steps."""
         super().start(progress, recent)
         self._total, self._unit = progress.total, progress.unit
         self._last_line = time.monotonic()
 
     def notice(self, text: str) -> None:
-        """Print it."""
         self._print(f"note: {text}")
 
     def on_collect(self, progress: Progress) -> None:
@@ -87,7 +85,6 @@ class PlainConsole(Console):
             self._line(self._between_rows(progress), progress.clock)
 
     def log(self, metrics: dict[str, float], clock: int) -> None:
-        """Print the row if it is due."""
         if "eval/mean_reward" in metrics or self._is_due():
             self._line(metrics, clock)
 
@@ -143,7 +140,6 @@ class RichConsole(Console):
         self._shown = 0.0
 
     def start(self, progress: Progress, recent: Callable[[], dict[str, float]] = dict) -> None:
-        """Show the bar."""
         super().start(progress, recent)
         if self._task is None:  # a restart keeps the bar
             self._task = self._bar.add_task("training", total=progress.total, unit=progress.unit)
@@ -151,7 +147,6 @@ class RichConsole(Console):
         self._live.start()
 
     def notice(self, text: str) -> None:
-        """Print it above the bar."""
         self._live.console.print(f"note: {text}")
 
     def on_collect(self, progress: Progress) -> None:

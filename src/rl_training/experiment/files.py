@@ -155,6 +155,14 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} is damaged: {error}") from error
 
 
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file that contains a mapping."""
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise UserError(f"{path} is damaged: it is not a mapping")
+    return data
+
+
 def read_plain(path: Path) -> bytes:
     """Return the bytes of a regular file of limited size; reading a pipe could block forever."""
     try:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -27,7 +26,7 @@ from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint, fitting_weights, restoring
 from rl_training.experiment.checkpoints.snapshot import checked_state
 from rl_training.experiment.checkpoints.stored_network import refuse_larger_network
-from rl_training.experiment.checkpoints.trust import Permission, refuse_foreign_encoder, refuse_foreign_module
+from rl_training.experiment.checkpoints.trust import Permission
 from rl_training.models.encoders import EncoderClass
 from rl_training.policies.base import NetworkPolicy
 
@@ -71,16 +70,13 @@ def load_agent(
     env = changes.get("env_id") if env is None else env
     checkpoint = replace(checkpoint, config=given.name_encoder(checkpoint.config.with_overrides(**changes)))
     source, config = checkpoint.path, checkpoint.config
-    permission = Permission(source, checkpoint.signed or trust_modules, frozenset(changes))
+    named = (changes.keys() - {"encoder"}) | given.settings
+    permission = Permission(source, checkpoint.signed or trust_modules, frozenset(named))
     if checkpoint.facts["algorithm"] is None:
         refuse_larger_network(source, config, checkpoint.state, checkpoint.spec)
-    _refuse_encoder(checkpoint, given, trusted=trust_modules, own_arguments="encoder_kwargs" in changes)
-
-    may = {"signed": permission.granted, "allowed": env is not None}
-    refuse_env = partial(refuse_foreign_module, source, config.env_id, **may)
+    permission.refuse_encoder(config)
     spec = checkpoint.spec
     if env is not None and probe:
-        refuse_env()
         permission.refuse_wrappers(config)
         spec = probe_spec(config, given.factory)
         check_spaces(f"checkpoint {source}", config, spec, checkpoint.spec)
@@ -93,18 +89,8 @@ def load_agent(
         given=given,
         path=source,
         env_factory=checkpoint.env_factory and not isinstance(env, str),
-        refuse_env=refuse_env,
         permission=permission,
     )
-
-
-def _refuse_encoder(
-    checkpoint: Checkpoint, given: UserObjects, *, trusted: bool, own_arguments: bool
-) -> None:
-    settings = checkpoint.config.algorithm
-    arguments = () if own_arguments else tuple(settings.encoder_kwargs)
-    known = {"signed": checkpoint.signed, "trusted": trusted, "given": given.encoder is not None}
-    refuse_foreign_encoder(checkpoint.path, settings.encoder, arguments, **known)
 
 
 def _with_weights(policy: NetworkPolicy, checkpoint: Checkpoint) -> NetworkPolicy:

@@ -27,7 +27,6 @@ from rl_training.models.images import image_leaves
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 CGROUP_STATISTICS = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.stat")
 CGROUP_USAGES = ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes")
-"""The CPU quota of a container: microseconds, or max, per period in microseconds."""
 MIB = 2**20
 MMAP_THRESHOLD, TRIM_THRESHOLD, TOP_PAD = -3, -1, -2
 """Parameters of glibc's `mallopt`."""

@@ -1,6 +1,5 @@
-"""Resume a run: what is checked before it continues, and how it continues from its newest intact checkpoint."""
+"""Resumes runs from their newest intact checkpoint, after checking that this is possible and safe."""
 
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,35 +11,21 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.envs.factory import EnvFactory
-from rl_training.experiment.building import (
-    UserObjects,
-    custom_algorithm_name,
-)
+from rl_training.experiment.building import UserObjects, custom_algorithm_name
 from rl_training.experiment.checkpoints.folders import find_checkpoint, restore_backups
 from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, write_checkpoint
 from rl_training.experiment.checkpoints.locking import RunLock
 from rl_training.experiment.checkpoints.replay import verify_replay
 from rl_training.experiment.checkpoints.snapshot import older_than
-from rl_training.experiment.checkpoints.trust import (
-    Permission,
-    refuse_foreign_encoder,
-    refuse_foreign_module,
-    refuse_missing_factory,
-    refuse_other_env,
-)
-from rl_training.experiment.checkpoints.warm_start import Learned
+from rl_training.experiment.checkpoints.trust import Permission, refuse_missing_factory
+from rl_training.experiment.checkpoints.warm_start import WarmStart
 from rl_training.experiment.console import Console
 from rl_training.experiment.files import refuse_special_files
 from rl_training.experiment.loading import check_algorithm
 from rl_training.experiment.logs.metadata import Metadata, differences, read_metadata, surroundings
 from rl_training.experiment.run import Run, TrainResult
-from rl_training.experiment.run_folder import (
-    Origin,
-    find_run_dir,
-    newest_checkpoint_or_none,
-    read_origin,
-)
-from rl_training.experiment.start import equipped
+from rl_training.experiment.run_folder import Origin, find_run_dir, newest_checkpoint_or_none, read_origin
+from rl_training.experiment.start import open_engine
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback
 
@@ -61,9 +46,8 @@ def resume(
 ) -> TrainResult:
     """Continue a run from its newest intact checkpoint, or from the checkpoint at `path`; later steps are repeated.
 
-    A run that was killed before its first checkpoint starts again from its config. `total_timesteps` extends a run;
-    schedules depend on the fraction of the budget, so this stretches them from here on. A module that another user's
-    run names is imported only if `env_id` repeats that name, or with `trust_modules`.
+    A run that was killed before its first checkpoint starts again. `total_timesteps` extends a run and stretches its
+    schedules. A run of another user may import its environment's module only with `env_id` or `trust_modules`.
     """
     run_dir, console = find_run_dir(Path(path)), console or Console()
     given = UserObjects(algorithm, factory, encoder)
@@ -73,44 +57,41 @@ def resume(
         # a checkpoint asked for by name is used or refused
         home = run_dir if Path(path).resolve() == run_dir.resolve() else None
         checkpoint = newest_checkpoint_or_none(run_dir) if home else read_checkpoint(find_checkpoint(path))
-        own, previous = checkpoint or read_origin(run_dir), read_metadata(run_dir)
-        check_trust(checkpoint.path if checkpoint else run_dir, own, env_id, given, trusted=trust_modules)
+        source, previous = checkpoint or read_origin(run_dir), read_metadata(run_dir)
+        _check_trust(checkpoint.path if checkpoint else run_dir, source, env_id, given, trusted=trust_modules)
         extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
-        config = given.name_encoder(own.config.with_overrides(max_time=max_time, **extension))
+        config = given.name_encoder(source.config.with_overrides(max_time=max_time, **extension))
         if checkpoint is not None:
             check_algorithm(checkpoint, given)
             checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
             if extension:
                 checkpoint = _extended(checkpoint, config)
-            warn_of_differences(checkpoint, config)
-        with equipped(config, factory) as (config, engine):
-            start = starting_checkpoint(own, run_dir, given) if isinstance(own, Origin) else checkpoint
+            for difference in differences(checkpoint.facts["surroundings"], surroundings(config)):
+                warnings.warn(f"{difference}: the resumed run may not be bit-for-bit identical", stacklevel=2)
+        with open_engine(config, factory) as (config, engine):
+            start = _starting_checkpoint(source, run_dir, given) if isinstance(source, Origin) else checkpoint
             run = Run(config, given, callbacks, console)
-            record = own.started_from if isinstance(own, Origin) else None
+            record = source.started_from if isinstance(source, Origin) else None
             if record is not None and start is not None:
-                run.learned, start = Learned(start, record), None
+                run.warm_start, start = WarmStart(start, record), None
             start = run.build_parts(
-                engine.spec, start, own=checkpoint is not None, fall_back_in=home, notice=console.notice
+                engine.spec, start, resumed=checkpoint is not None, fall_back_in=home, notice=console.notice
             )
-            metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments), record)
+            metadata = Metadata(run_dir, config, arguments, record)
             metadata.resumed(previous, start.progress.clock if start else 0)
             return run.execute(run_dir, metadata, engine, start)
 
 
-def check_trust(
-    source: Path, own: Checkpoint | Origin, env_id: str | None, given: UserObjects, *, trusted: bool
+def _check_trust(
+    path: Path, source: Checkpoint | Origin, env_id: str | None, given: UserObjects, *, trusted: bool
 ) -> None:
-    """Raise an error for another environment than the run's own, for a missing factory, and for untrusted imports."""
-    recorded, settings = own.config.env_id, own.config.algorithm
-    refuse_other_env(source, recorded, env_id)
-    refuse_missing_factory(source, recorded, needed=own.env_factory and given.factory is None)
-    allowed = trusted or env_id is not None or given.factory is not None
-    refuse_foreign_module(source, recorded, signed=own.signed, allowed=allowed)
-    known = {"signed": own.signed, "trusted": trusted, "given": given.encoder is not None}
-    refuse_foreign_encoder(source, settings.encoder, settings.encoder_kwargs, **known)
-    permission = Permission(source, own.signed or trusted)
-    permission.refuse_schedules(own.config)
-    permission.refuse_wrappers(own.config)
+    """Raise for another environment than that of the run, for a missing factory, and for untrusted code."""
+    recorded = source.config.env_id
+    if env_id is not None and env_id != recorded:
+        raise UserError(f"{path} is a run on '{recorded}', not on '{env_id}'; leave --env-id out")
+    refuse_missing_factory(path, recorded, needed=source.env_factory and given.factory is None)
+    named = given.settings if env_id is None else given.settings | {"env_id"}
+    Permission(path, source.signed or trusted, named).refuse_all(source.config)
 
 
 def _unfinished(
@@ -137,17 +118,15 @@ def _end_of(
     run_dir: Path, checkpoint: Checkpoint, config: TrainConfig, previous: dict[str, Any], *, extended: bool
 ) -> str | None:
     """Return why there is nothing left to train; None if there is."""
-    progress, status = (
-        replace(checkpoint.progress, total_timesteps=config.total_timesteps),
-        previous.get("status"),
-    )
+    progress = replace(checkpoint.progress, total_timesteps=config.total_timesteps)
+    status = previous.get("status")
     done, total, unit = progress.clock, progress.total, progress.unit
-    # a run killed in its last second still lacks its end, whatever its checkpoint says
+    # a run that was killed after its last checkpoint still has to record its end
     if done >= total and status in ("finished", "stopped"):
         return f"{run_dir} is finished ({done:,} of {total:,} {unit}); extend it with --total-timesteps N"
     if extended and total < done:
         return f"{run_dir} has already done {done:,} {unit}; use --total-timesteps {done} or more"
-    # the checkpoint knows of an extension that the metadata has not heard of yet
+    # an extension is in the checkpoint before it is in the metadata
     reason = checkpoint.state.get("trainer", {}).get("stop_reason", previous.get("stop_reason"))
     if status == "stopped" and reason is not None and not extended:
         return f"{run_dir} is finished ({reason}); to continue anyway, use --total-timesteps {total}"
@@ -174,14 +153,8 @@ def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:
     return extended
 
 
-def warn_of_differences(checkpoint: Checkpoint, config: TrainConfig) -> None:
-    """Warn if versions or the machine have changed since the checkpoint was written."""
-    for difference in differences(checkpoint.facts["surroundings"], surroundings(config)):
-        warnings.warn(f"{difference}: the resumed run may not be bit-for-bit identical", stacklevel=3)
-
-
-def starting_checkpoint(origin: Origin, run_dir: Path, given: UserObjects) -> Checkpoint | None:
-    """Return the checkpoint that a run without one of its own was started from, if any."""
+def _starting_checkpoint(origin: Origin, run_dir: Path, given: UserObjects) -> Checkpoint | None:
+    """Return the checkpoint that a run was started from, if any; the run has none of its own yet."""
     if origin.algorithm is not None and origin.algorithm != custom_algorithm_name(origin.config, given):
         name = origin.algorithm.rpartition(":")[2]
         raise UserError(f"{run_dir} was started by {origin.algorithm}; use resume(path, algorithm={name})")

@@ -1,4 +1,4 @@
-"""One run being executed: from its start or a checkpoint to its end, a pause or a fault."""
+"""Executes one run, from its start or from a checkpoint to its end, a pause or an error."""
 
 import contextlib
 import gc
@@ -20,11 +20,12 @@ from rl_training.core.seeding import (
 from rl_training.core.types import EnvSpec, Evaluation, Progress
 from rl_training.envs.stepper_factory import evaluation_stepper
 from rl_training.experiment.agent import Agent, agent_facts
-from rl_training.experiment.building import UserObjects
+from rl_training.experiment.building import UserObjects, build_parts
 from rl_training.experiment.checkpoints.folders import has_checkpoints, read_newest
 from rl_training.experiment.checkpoints.format import Checkpoint, restoring
-from rl_training.experiment.checkpoints.snapshot import Snapshots, checked_state, parts_with_replay
-from rl_training.experiment.checkpoints.warm_start import Learned
+from rl_training.experiment.checkpoints.replay import load_replay
+from rl_training.experiment.checkpoints.snapshot import Snapshots, brings_replay, checked_state, older_than
+from rl_training.experiment.checkpoints.warm_start import WarmStart
 from rl_training.experiment.console import Console
 from rl_training.experiment.evaluation import evaluate_policy
 from rl_training.experiment.faults import (
@@ -38,6 +39,7 @@ from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.logs.curves import plot_learning_curve
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import EvaluationLog, MetricFiles
+from rl_training.experiment.resources import check_memory, report_one_hot_memory, size_text
 from rl_training.runtime.callbacks import Callback, PauseTraining, TrainingContext, config_callbacks
 from rl_training.runtime.trainer import Cadence, Trainer, columns_of
 
@@ -57,7 +59,7 @@ class TrainResult:
 
 
 class Run:
-    """Fills one run folder: `build_parts`, then `execute`."""
+    """Trains in one run folder: call `build_parts`, then `execute`."""
 
     def __init__(
         self,
@@ -68,10 +70,10 @@ class Run:
         *,
         evaluates: bool = True,
     ) -> None:
-        """`evaluates` is false where there is no environment to evaluate in."""
+        """`evaluates` is false if there is no environment to evaluate in."""
         self.config, self.given, self.console, self.evaluates = config, given, console, evaluates
         self.callbacks = [*config_callbacks(config), *callbacks]
-        self.learned: Learned | None = None
+        self.warm_start: WarmStart | None = None
         self.restarts = 0
         self.files: MetricFiles | None = None
 
@@ -80,26 +82,44 @@ class Run:
         spec: EnvSpec,
         checkpoint: Checkpoint | None,
         *,
-        own: bool = False,
+        resumed: bool = False,
         fall_back_in: Path | None = None,
         notice: Callable[[str], None] | None = None,
     ) -> Checkpoint | None:
-        """Build the parts with the replay data of the checkpoint; return it, or an older one if it is damaged.
+        """Build the parts, with the replay data of the checkpoint; return the checkpoint that is used.
 
-        The arguments are those of `parts_with_replay`.
+        `resumed` means that the checkpoint belongs to this run. If it is damaged, an older one in the run folder
+        `fall_back_in` is used. With `notice`, the memory that the run needs is checked and reported.
         """
+        if notice is not None:
+            report_one_hot_memory(self.config, spec, notice)
         self.facts = agent_facts(self.config, spec, self.given, env_factory=self.given.factory is not None)
-        self.parts, checkpoint = parts_with_replay(
-            self.config, spec, self.given, checkpoint, own=own, fall_back_in=fall_back_in, notice=notice
-        )
+        self.parts = build_parts(self.config, spec, self.given)
+        needed, storages = self.parts.source.nbytes, self.parts.source.storages
+        if notice is not None and storages:
+            check_memory(needed, "the replay buffer", "use a smaller buffer_size")
+            notice(f"the replay buffer takes {size_text(needed)} of memory when full")
+        elif notice is not None:
+            check_memory(needed, "a rollout", "use fewer num_steps or num_envs")
+        while checkpoint is not None and (resumed or brings_replay(checkpoint, storages)):
+            try:
+                with restoring(checkpoint.path):
+                    load_replay(storages, checkpoint.path, checkpoint.facts["replay"])
+                break
+            except UserError as damage:
+                if fall_back_in is None:
+                    raise
+                checkpoint = older_than(checkpoint, fall_back_in, damage)
+                self.parts = build_parts(self.config, spec, self.given)
+                storages = self.parts.source.storages
         return checkpoint
 
     def execute(
         self, run_dir: Path, metadata: Metadata, engine: Engine, checkpoint: Checkpoint | None
     ) -> TrainResult:
-        """Train to the end; the folder records how the run ended, whatever happens.
+        """Train to the end; the folder records how the run ended, also after an error.
 
-        `checkpoint` is what `build_parts` returned. After a failing environment everything is built again from the last
+        `checkpoint` is the one that `build_parts` returned. If an environment fails, the run restarts from its last
         checkpoint, up to `max_restarts` times.
         """
         self.run_dir, self.metadata = run_dir, metadata
@@ -107,11 +127,11 @@ class Run:
             self.console.notice(NO_EVALUATION)
         while True:
             try:
-                with self._equipped(engine) as interrupts:
+                with self._attempt(engine) as interrupts:
                     try:
                         start = self._begin(checkpoint, interrupts)
                     except PauseTraining as pause:
-                        result = self._paused_at_once(str(pause), checkpoint)
+                        result = self._paused_before_start(str(pause), checkpoint)
                     else:
                         result = self._finished(self.trainer.fit(start))
                 if interrupts.received is not None and result.paused:
@@ -121,25 +141,22 @@ class Run:
             except EnvironmentFault as fault:
                 if self.restarts == self.config.max_restarts:
                     raise
-                self._count_restart(fault)
+                self.restarts += 1
+                warnings.warn(f"{fault}; restart {self.restarts} of {self.config.max_restarts}", stacklevel=2)
+                self.metadata.restarted(str(fault))
             spec = engine.spec
             # free the memory of the failed attempt before the next one needs as much
             del self.parts, self.sampler, self.trainer, self.snapshots
             gc.collect()  # the fault's traceback and its frames hold each other
             if has_checkpoints(run_dir):  # otherwise it starts again from the beginning
                 checkpoint = read_newest(run_dir)
-            own = self._is_own(checkpoint)
-            checkpoint = self.build_parts(spec, checkpoint, own=own, fall_back_in=run_dir)
+            resumed = self._belongs_to_run(checkpoint)
+            checkpoint = self.build_parts(spec, checkpoint, resumed=resumed, fall_back_in=run_dir)
             engine.restart()
 
-    def _count_restart(self, fault: EnvironmentFault) -> None:
-        self.restarts += 1
-        warnings.warn(f"{fault}; restart {self.restarts} of {self.config.max_restarts}", stacklevel=3)
-        self.metadata.restarted(str(fault))
-
     @contextlib.contextmanager
-    def _equipped(self, engine: Engine) -> Iterator[Interrupts]:
-        """Open what one attempt needs besides its parts; afterwards close it, and record a fault."""
+    def _attempt(self, engine: Engine) -> Iterator[Interrupts]:
+        """Create the sampler, evaluation environments and trainer of one attempt; record an error, and close them."""
         config, self.spec, self.total_updates = self.config, engine.spec, engine.total_updates
         self.sampler = engine.make_sampler(self.parts.actor.explorer, self.parts.source)
         checkpoints = self.run_dir / "checkpoints"
@@ -160,13 +177,13 @@ class Run:
             try:
                 yield interrupts
             except BaseException as error:
-                reported = self._failed(error)
+                reported = self._record_error(error)
                 if reported is error:
                     raise
                 raise reported from error
 
     def _evaluate(self, envs: EnvStepper, interrupts: Interrupts) -> Evaluate:
-        """Return a function that evaluates the policy as it is then, with the statistics of the sampler's wrappers."""
+        """Return a function that evaluates the current policy with the current statistics of the wrappers."""
         config, policy, sampler = self.config, self.parts.actor.policy, self.sampler
 
         def evaluate() -> Evaluation:
@@ -178,7 +195,7 @@ class Run:
                     lambda: evaluate_policy(config, envs, policy, config.num_eval_episodes)
                 )
             except PauseTraining:
-                set_global_generators(before)  # it is repeated, in environments that may use them
+                set_global_generators(before)  # the evaluation is repeated, and its environments may use them
                 raise
 
         return evaluate
@@ -202,57 +219,58 @@ class Run:
 
     def _begin(self, checkpoint: Checkpoint | None, interrupts: Interrupts) -> Progress:
         """Restore the checkpoint, or begin a new run; return the progress so far."""
-        own = checkpoint if self._is_own(checkpoint) else None
-        if own is None:
+        resumed = checkpoint if self._belongs_to_run(checkpoint) else None
+        if resumed is None:
             with self._writable():
                 self.metadata.write()
-        # changes no file of a resumed run, so a checkpoint that does not fit does no harm
-        interrupts.interruptible(lambda: self._bring_back(checkpoint))
+        # before any file changes, in case the checkpoint does not fit
+        interrupts.interruptible(lambda: self._restore(checkpoint))
         start = Progress(total_timesteps=self.config.total_timesteps, total_updates=self.total_updates)
         if checkpoint is not None:
             done = checkpoint.progress
             start = start.advanced(timesteps=done.timesteps, updates=done.updates)
         with self._writable():
-            if own is not None:
-                self.snapshots.go_on_after(own)
-            positions = own.facts["log_positions"] if own is not None else {}
+            if resumed is not None:
+                self.snapshots.continue_from(resumed)
+            positions = resumed.facts["log_positions"] if resumed is not None else {}
             self.files = MetricFiles(self.run_dir, self.config, positions)
             self.open_things.callback(self.files.close)
-        if own is None:  # so that a run can be resumed from its beginning
+        if resumed is None:  # so that the run can be resumed at once
             self.save(start, evaluation=None, best=False)
         with self._writable():  # after the checkpoint that contains it
             write_text(self.run_dir / "config.yaml", self.config.to_yaml())
             self.metadata.write(update_path=self.parts.learner.update_path)
             forget_traceback(self.run_dir)
-        self._tell_callbacks(start)
+        self._start_callbacks(start)
         self.console.start(start, self.trainer.episodes.means)
         return start
 
-    def _is_own(self, checkpoint: Checkpoint | None) -> bool:
+    def _belongs_to_run(self, checkpoint: Checkpoint | None) -> bool:
         return checkpoint is not None and checkpoint.path.parent == self.run_dir / "checkpoints"
 
-    def _bring_back(self, checkpoint: Checkpoint | None) -> None:
+    def _restore(self, checkpoint: Checkpoint | None) -> None:
+        """Restore the state of a checkpoint, or seed a new run and load the weights of a warm start."""
         if checkpoint is None:
             seed_global_generators(self.config.seed)
-            if self.learned is not None:
-                self.learned.put_into(self.config, self.parts, self.spec)
+            if self.warm_start is not None:
+                self.warm_start.load_into(self.config, self.parts, self.spec)
                 if self.sampler is not None:
-                    self.sampler.use_statistics(self.learned.statistics, frozen=False)
+                    self.sampler.use_statistics(self.warm_start.statistics, frozen=False)
             if self.sampler is not None:
                 self.sampler.start()
             return
-        own, state = self._is_own(checkpoint), checkpoint.state
+        resumed, state = self._belongs_to_run(checkpoint), checkpoint.state
         with restoring(checkpoint.path):
-            self.snapshots.restore(checkpoint, own=own)
-            if "trainer" in state:  # not saved by hand
-                if own:
+            self.snapshots.restore(checkpoint, resumed=resumed)
+            if "trainer" in state:  # not written by Agent.save
+                if resumed:
                     self.trainer.load_state_dict(state["trainer"])
                     self.trainer.last_evaluation = checkpoint.facts["evaluation"]
                 set_global_generators(state["generators"])
             else:
                 seed_global_generators(self.config.seed)
 
-    def _tell_callbacks(self, start: Progress) -> None:
+    def _start_callbacks(self, start: Progress) -> None:
         learner, sampler, trainer = self.parts.learner, self.sampler, self.trainer
         agent = Agent(
             self.config,
@@ -292,11 +310,9 @@ class Run:
             best=best,
         )
 
-    def _failed(self, error: BaseException) -> BaseException:
-        """Record the fault in the metadata, and add the last good checkpoint to the message."""
-        if (
-            isinstance(error, UserError) and self.files is None
-        ):  # the checkpoint does not fit: nothing was changed
+    def _record_error(self, error: BaseException) -> BaseException:
+        """Record an error in the run folder; return it with the last good checkpoint in its message."""
+        if isinstance(error, UserError) and self.files is None:  # a bad checkpoint: nothing was changed
             return error
         interrupted = isinstance(error, KeyboardInterrupt)
         if not interrupted:
@@ -306,11 +322,11 @@ class Run:
             self.metadata.finish(ending, error=str(error) or type(error).__name__)
         return readable_error(error, self.run_dir, last_checkpoint_text(self.snapshots.last))
 
-    def _paused_at_once(self, reason: str, checkpoint: Checkpoint | None) -> TrainResult:
-        """Record a pause before the first step; a resumed run continues from what is on disk."""
-        own = checkpoint if self._is_own(checkpoint) else None
-        steps = own.progress.clock if own is not None else 0
-        self.snapshots.last = own.path if own is not None else None
+    def _paused_before_start(self, reason: str, checkpoint: Checkpoint | None) -> TrainResult:
+        """Record a pause before the first step."""
+        resumed = checkpoint if self._belongs_to_run(checkpoint) else None
+        steps = resumed.progress.clock if resumed is not None else 0
+        self.snapshots.last = resumed.path if resumed is not None else None
         self.metadata.finish("paused", stop_reason=reason)
         where = self.snapshots.last or self.snapshots.checkpoints
         return TrainResult(self.run_dir, where, {"global_step": steps}, reason, paused=True)

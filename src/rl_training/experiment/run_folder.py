@@ -46,10 +46,12 @@ def make_run_dir(
     try:
         prepared.mkdir(parents=True)
         fill(prepared)
-        within = started_from is not None
-        begun_with = None if start_from is None else str(start_from if within else start_from.resolve())
         Origin(
-            cfg, begun_with, custom_algorithm_name(cfg, given), started_from, given.factory is not None
+            cfg,
+            None if start_from is None else str(start_from),
+            custom_algorithm_name(cfg, given),
+            started_from,
+            given.factory is not None,
         ).write(prepared)
         return _published(prepared, Path(cfg.output_dir) / name)
     except FileExistsError:
@@ -100,8 +102,8 @@ def run_folder_of(path: str | os.PathLike[str] | None) -> Path | None:
 
 def newest_checkpoint_or_none(run_dir: Path) -> Checkpoint | None:
     """Return the newest intact checkpoint, or None if the run was killed before its first one."""
-    begun = any((run_dir / name).is_file() and (run_dir / name).stat().st_size for name in RECORDS)
-    if has_checkpoints(run_dir) or begun or not (run_dir / "config.yaml").is_file():
+    has_rows = any((run_dir / name).is_file() and (run_dir / name).stat().st_size for name in RECORDS)
+    if has_checkpoints(run_dir) or has_rows or not (run_dir / "config.yaml").is_file():
         return read_newest(run_dir)
     return None
 
@@ -129,15 +131,10 @@ class Origin:
         """Write `config.yaml` and `.origin.json`."""
         text = self.config.to_yaml()
         write_text(folder / "config.yaml", text)
-        begun: dict[str, Any] = {
-            "start_from": self.start_from,
-            "algorithm": self.algorithm,
-            "started_from": self.started_from,
-            "env_factory": self.env_factory,
-        }
+        record = {name: getattr(self, name) for name in ORIGIN_KEYS}
         if imports_nothing(self.config):
-            begun["signature"] = sign_text(_signed_text(text, begun))
-        write_json(folder / NAME, begun)
+            record["signature"] = sign_text(_signed_text(text, record))
+        write_json(folder / NAME, record)
 
 
 def read_origin(run_dir: Path) -> Origin:
@@ -145,18 +142,17 @@ def read_origin(run_dir: Path) -> Origin:
     config = load_config(run_dir / "config.yaml")
     if not (run_dir / NAME).is_file():
         return Origin(config)
-    begun = read_json(run_dir / NAME)
-    if not isinstance(begun, dict):
+    record = read_json(run_dir / NAME)
+    if not isinstance(record, dict):
         raise UserError(f"{run_dir / NAME} is damaged; delete it to start from config.yaml alone")
     text = (run_dir / "config.yaml").read_text(encoding="utf-8")
-    signed = is_signed(_signed_text(text, begun), begun.get("signature"))
+    signed = is_signed(_signed_text(text, record), record.get("signature"))
     start_from, algorithm = (
-        None if begun.get(name) is None else str(begun[name]) for name in ("start_from", "algorithm")
+        None if record.get(name) is None else str(record[name]) for name in ("start_from", "algorithm")
     )
-    record = begun.get("started_from")
-    started_from = dict(record) if isinstance(record, dict) else None
-    return Origin(config, start_from, algorithm, started_from, begun.get("env_factory") is True, signed)
+    started_from = record["started_from"] if isinstance(record.get("started_from"), dict) else None
+    return Origin(config, start_from, algorithm, started_from, record.get("env_factory") is True, signed)
 
 
-def _signed_text(config: str, begun: dict[str, Any]) -> str:
-    return config + json.dumps({name: begun.get(name) for name in ORIGIN_KEYS})
+def _signed_text(config: str, record: dict[str, Any]) -> str:
+    return config + json.dumps({name: record.get(name) for name in ORIGIN_KEYS})

@@ -1,8 +1,8 @@
-"""Start a run: `train` checks everything before the run leaves a trace. `evaluate_checkpoint` plays a saved agent."""
+"""Starts runs: `train` checks everything before it creates a run folder. `evaluate_checkpoint` evaluates an agent."""
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,25 +15,18 @@ from rl_training.envs.determinism import settle_rebuilding
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.stepper_factory import training_stepper
 from rl_training.experiment.agent import Agent
-from rl_training.experiment.building import (
-    UserObjects,
-    choose_device,
-    flattened_images,
-    with_masks,
-)
+from rl_training.experiment.building import UserObjects, choose_device, flattened_images, with_masks
 from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.locking import RunLock
-from rl_training.experiment.checkpoints.warm_start import FOLDER, Learned
+from rl_training.experiment.checkpoints.warm_start import FOLDER, WarmStart
 from rl_training.experiment.console import Console
 from rl_training.experiment.loading import check_algorithm, load_agent
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import check_tracker
 from rl_training.experiment.resources import keep_freed_memory, settle_threads, using_threads
 from rl_training.experiment.run import Run, TrainResult
-from rl_training.experiment.run_folder import (
-    make_run_dir,
-)
+from rl_training.experiment.run_folder import make_run_dir
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
 from rl_training.runtime.engines import LocalEngine
@@ -51,40 +44,39 @@ def train(
     console: Console | None = None,
     arguments: Sequence[str] | None = None,
 ) -> TrainResult:
-    """Train in a new run folder; `start_from` is a checkpoint whose state the run begins with, its steps included.
+    """Train in a new run folder.
 
-    A run that begins with what was `learned` elsewhere takes weights and statistics of that alone, and counts from 0.
-    `algorithm` is the class whose builders make the parts, by default the table's entry; `factory` builds an
-    environment, by default Gymnasium does; `encoder` is a class, by default the one that the setting names.
+    `start_from` is a checkpoint to continue from, with all of its state and its steps. `learned` is one of which only
+    the weights and wrapper statistics are used; steps count from 0. `algorithm`, `factory` and `encoder` replace the
+    algorithm's class, the function that builds an environment, and the encoder's class of the config.
     """
     given = UserObjects(algorithm, factory, encoder)
     checkpoint = open_checkpoint(start_from) if start_from is not None else None
     if checkpoint is not None:
         check_algorithm(checkpoint, given)
-    begin = Learned.of(learned) if learned is not None else None
-    if begin is not None:
-        begin.check(config, given)
+    warm_start = WarmStart.from_checkpoint(learned) if learned is not None else None
+    if warm_start is not None:
+        warm_start.check(config, given)
     choose_device(config.device)
     check_tracker(config)
     console = console or Console()
-    config = _masks_of(given.name_encoder(config), given, checkpoint or learned, console.notice)
+    config = _resolve_masks(given.name_encoder(config), given, checkpoint or learned, console.notice)
     config = settle_rebuilding(config, factory, console.notice)
-    with equipped(config, factory) as (config, engine):
-        _give_notice(config, engine, console)
+    with open_engine(config, factory) as (config, engine):
+        _show_notices(config, engine, console)
         run = Run(config, given, callbacks, console)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)
-        # last of all: bad input leaves no folder
-        run_dir = _begun(run, begin, checkpoint, engine)
-        record = begin.record if begin is not None else None
-        metadata = Metadata(run_dir, config, list(sys.argv if arguments is None else arguments), record)
-        if begin is not None:
-            console.notice(begin.notice)
+        # last, so that bad input leaves no folder
+        run_dir = _create_folder(run, warm_start, checkpoint, engine)
+        record = warm_start.record if warm_start is not None else None
+        metadata = Metadata(run_dir, config, arguments, record)
+        if warm_start is not None:
+            console.notice(warm_start.notice)
         with RunLock(run_dir):
             return run.execute(run_dir, metadata, engine, checkpoint)
 
 
-def _give_notice(config: TrainConfig, engine: Engine, console: Console) -> None:
-    """Show the hints that a user should read before a run of this config begins."""
+def _show_notices(config: TrainConfig, engine: Engine, console: Console) -> None:
     for notice in engine.notices:
         console.notice(notice)
     for key in flattened_images(config, engine.spec):
@@ -96,26 +88,28 @@ def _give_notice(config: TrainConfig, engine: Engine, console: Console) -> None:
         console.notice(mistake)
 
 
-def _begun(run: Run, begin: Learned | None, checkpoint: Checkpoint | None, engine: Engine) -> Path:
-    """Return the folder of a run that is about to begin, perhaps with what was learned elsewhere."""
+def _create_folder(
+    run: Run, warm_start: WarmStart | None, checkpoint: Checkpoint | None, engine: Engine
+) -> Path:
+    """Create and return the run folder, with a copy of the weights of a warm start."""
     config, given = run.config, run.given
-    if begin is None:
+    if warm_start is None:
         return make_run_dir(config, start_from=checkpoint.path.resolve() if checkpoint else None, given=given)
-    run.learned = begin
-    begin.put_into(config, run.parts, engine.spec)
+    run.warm_start = warm_start
+    warm_start.load_into(config, run.parts, engine.spec)
     return make_run_dir(
         config,
         start_from=Path(FOLDER),
         given=given,
-        started_from=begin.record,
-        fill=lambda folder: begin.write(folder, config, run.parts, run.facts),
+        started_from=warm_start.record,
+        fill=lambda folder: warm_start.write(folder, config, run.parts, run.facts),
     )
 
 
-def _masks_of(
+def _resolve_masks(
     config: TrainConfig, given: UserObjects, checkpoint: Checkpoint | None, notice: Callable[[str], None]
 ) -> TrainConfig:
-    """Return the config with its masks settled; a run that begins with somebody's state stays with or without them."""
+    """Return the config with `use_action_masks` resolved; a run that starts from a checkpoint uses masks if it did."""
     if checkpoint is None:
         return with_masks(config, given, notice)
     had = checkpoint.config.use_action_masks == "on"
@@ -139,14 +133,14 @@ def _masks_of(
 
 
 class Follow(Callback):
-    """Tells a model which agent it is while a run lasts, and knows the run's folder when it has ended anyhow."""
+    """Passes the agent being trained to a model, and keeps the run folder."""
 
     def __init__(self, become: Callable[[Agent], None]) -> None:
         self.become = become
         self.run_dir: Path | None = None
 
     def on_start(self, context: TrainingContext) -> None:
-        """Take the agent that is being trained."""
+        """Pass on the agent."""
         self.run_dir = context.run_dir
         assert isinstance(context.agent, Agent)
         self.become(context.agent)
@@ -159,34 +153,26 @@ def evaluate_checkpoint(
     trust_modules: bool = False,
     encoder: EncoderClass | None = None,
 ) -> dict[str, Any]:
-    """Evaluate any saved agent, run or checkpoint; return `mean_reward`, `std_reward` and more.
+    """Evaluate a saved agent, run or checkpoint; return `mean_reward`, `std_reward` and more.
 
-    `env` is another environment than its own: an id, or a function that builds one.
+    `env` is another environment to evaluate in: an id, or a function that builds one.
     """
     agent = load_agent(path, env=env, encoder=encoder, trust_modules=trust_modules, probe=False)
     return agent.evaluate(num_episodes)
 
 
 @contextlib.contextmanager
-def equipped(config: TrainConfig, factory: EnvFactory | None) -> Iterator[tuple[TrainConfig, Engine]]:
-    """Lend a run its environments and threads, and keep the memory that it frees; the config has their number in it.
+def open_engine(config: TrainConfig, factory: EnvFactory | None) -> Iterator[tuple[TrainConfig, Engine]]:
+    """Open the training environments and set the number of threads; yield the config with that number, and the engine.
 
-    How many threads `auto` is depends on what the environments show; until that is known there is one, also in workers.
+    `num_threads: auto` depends on the spaces, so it is one thread until the environments are built.
     """
     keep_freed_memory()
-    with using_threads(config.num_threads), _engine(config, factory) as engine:
+    build = partial(training_stepper, config, factory)
+    with using_threads(config.num_threads), contextlib.closing(LocalEngine(build)) as engine:
         config = settle_threads(config, engine.spec)
         with using_threads(config.num_threads):
             yield config, engine
 
 
-@contextlib.contextmanager
-def _engine(config: TrainConfig, factory: EnvFactory | None) -> Iterator[Engine]:
-    engine = LocalEngine(lambda: training_stepper(config, factory))
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
-__all__ = ["Follow", "TrainResult", "equipped", "evaluate_checkpoint", "make_run_dir", "train"]
+__all__ = ["Follow", "TrainResult", "evaluate_checkpoint", "make_run_dir", "open_engine", "train"]

@@ -79,7 +79,7 @@ class Improvement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The mean of our runs beside a published one."""
+    """The mean of our runs compared with a published one."""
 
     name: str
     task: str
@@ -119,9 +119,16 @@ def summarise(
         theirs = group(baseline, "the baseline has no runs; leave it out")
         improvements = list(_improvements(cells, theirs, settings))
     comparisons = [
-        _compared(entry, published[entry.name, entry.task])
+        Comparison(
+            entry.name,
+            entry.task,
+            len(entry.runs),
+            entry.mean,
+            figure,
+            statistics.verdict(entry.mean, figure),
+        )
         for entry in tasks
-        if published is not None and (entry.name, entry.task) in published
+        if (figure := (published or {}).get((entry.name, entry.task))) is not None
     ]
     aggregates = _aggregates(tasks, references, settings)
     return Summary(settings, references, baseline is not None, tasks, aggregates, improvements, comparisons)
@@ -154,7 +161,7 @@ def _task(
     key: tuple[str, str], runs: list[ScoredRun], references: References, settings: Settings
 ) -> TaskSummary:
     name, task = key
-    scores = np.array([run.score for run in runs])
+    scores = _scores(runs)
     draws = settings.draw([len(runs)])
     normalised = _normalised(scores, references[task]) if task in references else None
     return TaskSummary(
@@ -241,12 +248,5 @@ def _scores(runs: Sequence[ScoredRun]) -> Array:
 
 
 def _improvement(ours: Sequence[Array], theirs: Sequence[Array], settings: Settings) -> Estimate:
-    draws = settings.draw(
-        [len(runs) for runs in [*ours, *theirs]]
-    )  # one stream, so that both sides are independent
+    draws = settings.draw([len(runs) for runs in [*ours, *theirs]])  # one stream: both sides are independent
     return statistics.improvement(ours, theirs, draws[: len(ours)], draws[len(ours) :])
-
-
-def _compared(entry: TaskSummary, published: Published) -> Comparison:
-    found = statistics.verdict(entry.mean, published)
-    return Comparison(entry.name, entry.task, len(entry.runs), entry.mean, published, found)

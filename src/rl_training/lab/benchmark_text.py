@@ -140,7 +140,7 @@ def _made(summary: Summary) -> Iterator[str]:
     if summary.aggregates:
         lines += [
             "Mean and median are computed over the means of the tasks; IQM, optimality gap (the mean distance below 1) "
-            "and performance profile over all runs of all tasks.",
+            "and performance profile over all runs of all tasks."
         ]
     if any(entry.over_training for entry in summary.aggregates):
         lines += ["Evaluations over the fraction of training are interpolated linearly."]

@@ -92,10 +92,9 @@ def compared(new: dict[str, Any], old: dict[str, Any] | None) -> str:
         return f"{text}; the earlier results have other settings and cannot be compared"
     before = {run["seed"]: run["score"] for run in old["runs"]}
     now = {run["seed"]: run["score"] for run in new["runs"]}
-    shared = sorted(before.keys() & now.keys())
-    return f"{text}; earlier: {score_text(old)}: {_verdict(new, old)}" + _same_seeds(
-        [before[seed] == now[seed] for seed in shared]
-    )
+    equal = [before[seed] == now[seed] for seed in before.keys() & now.keys()]
+    seeds = f"; {sum(equal)} of {len(equal)} common seeds have exactly the same score" if equal else ""
+    return f"{text}; earlier: {score_text(old)}: {_verdict(new, old)}{seeds}"
 
 
 def compare_with_results(result: dict[str, Any]) -> str:
@@ -144,9 +143,3 @@ def _range(result: dict[str, Any], other: dict[str, Any]) -> tuple[float, float]
         return result["interval_95"][0], result["interval_95"][1]
     scores = [run["score"] for run in result["runs"]]
     return min(scores), max(scores)
-
-
-def _same_seeds(equal: Sequence[bool]) -> str:
-    if not equal:
-        return ""
-    return f"; {sum(equal)} of {len(equal)} common seeds have exactly the same score"

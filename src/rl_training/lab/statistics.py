@@ -31,6 +31,11 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the interval; the value itself if there is none."""
+        return self.value if self.low is None else self.low, self.value if self.high is None else self.high
+
 
 @dataclass(frozen=True)
 class Band:
@@ -72,15 +77,6 @@ def optimality_gap(tasks: Sequence[Array]) -> Array:
     return np.asarray(1.0 - np.minimum(_runs(tasks), 1.0).mean(axis=-1))
 
 
-def share_above(threshold: float) -> Statistic:
-    """Return the statistic "fraction of all runs with a score above the threshold"."""
-
-    def share(tasks: Sequence[Array]) -> Array:
-        return np.asarray((_runs(tasks) > threshold).mean(axis=-1))
-
-    return share
-
-
 def _task_means(tasks: Sequence[Array]) -> Array:
     return np.stack([np.asarray(task, dtype=np.float64).mean(axis=-1) for task in tasks])
 
@@ -114,7 +110,11 @@ def estimate(statistic: Statistic, tasks: Sequence[Array], draws: Draws) -> Esti
 
 def performance_profile(tasks: Sequence[Array], thresholds: Array, draws: Draws) -> Band:
     """Return the fraction of runs with a score above each threshold."""
-    return _band(thresholds, (estimate(share_above(float(tau)), tasks, draws) for tau in thresholds))
+
+    def share_above(threshold: float) -> Estimate:
+        return estimate(lambda scores: np.asarray((_runs(scores) > threshold).mean(axis=-1)), tasks, draws)
+
+    return _band(thresholds, map(share_above, thresholds))
 
 
 def curve(tasks: Sequence[Array], x: Array, draws: Draws, statistic: Statistic = iqm) -> Band:
@@ -197,15 +197,7 @@ VERDICT_RULE = (
 
 def verdict(ours: Estimate, published: Published) -> Literal["better", "equal", "worse"]:
     """Compare our mean with a published one: see `VERDICT_RULE`. A value without an interval counts as a point."""
-    theirs = published.interval
-    if _low(ours) > _high(theirs):
+    (low, high), (their_low, their_high) = ours.ends, published.interval.ends
+    if low > their_high:
         return "better"
-    return "worse" if _high(ours) < _low(theirs) else "equal"
-
-
-def _low(found: Estimate) -> float:
-    return found.value if found.low is None else found.low
-
-
-def _high(found: Estimate) -> float:
-    return found.value if found.high is None else found.high
+    return "worse" if high < their_low else "equal"

@@ -97,7 +97,7 @@ def execute(tiny):
         )  # fmt: skip
         run = Run(config, UserObjects(algorithm=OfflineDQN), callbacks, console or Console(), **settings)
         checkpoint = None if run_dir is None else read_newest(run_dir)
-        checkpoint = run.build_parts(SPEC, checkpoint, own=checkpoint is not None)
+        checkpoint = run.build_parts(SPEC, checkpoint, resumed=checkpoint is not None)
         run_dir = run_dir or make_run_dir(config)
         with RunLock(run_dir):
             metadata = Metadata(run_dir, config, [], None)

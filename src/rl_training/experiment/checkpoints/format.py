@@ -70,10 +70,29 @@ def write_checkpoint(
     """
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
+    files, plain, size = {}, {}, 0
     try:
         temporary.mkdir(parents=True)
-        signs = signed or (vouched and imports_nothing(config))
-        size = _write_content(temporary, config, progress, state, facts, signs)
+        for group, content in state.items():
+            tensors, plain[group] = split_state(content)
+            if tensors:
+                length, digest = write_tensors(temporary / f"{group}.safetensors", tensors)
+                files[f"{group}.safetensors"] = {"size": length, "sha256": digest}
+                size += length
+        counts = {"timesteps": progress.timesteps, "updates": progress.updates}
+        if progress.total_updates is not None:  # a budget that is not in the config
+            counts["total_updates"] = progress.total_updates
+        manifest = {
+            "format_version": FORMAT_VERSION,
+            "rl_training_version": __version__,
+            "config": config.to_dict(),
+            "progress": counts,
+            "facts": dict(facts),
+            "files": files,
+            "state": plain,
+        }
+        seal = _seal(manifest, signs=signed or (vouched and imports_nothing(config)))
+        size += write_json(temporary / "manifest.json", manifest | seal)
         replace_folder(temporary, folder)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -81,40 +100,11 @@ def write_checkpoint(
     return size
 
 
-def _write_content(
-    folder: Path,
-    config: TrainConfig,
-    progress: Progress,
-    state: Mapping[str, State],
-    facts: Mapping[str, Any],
-    signs: bool,
-) -> int:
-    files, plain, size = {}, {}, 0
-    for group, content in state.items():
-        tensors, plain[group] = split_state(content)
-        if tensors:
-            length, digest = write_tensors(folder / f"{group}.safetensors", tensors)
-            files[f"{group}.safetensors"] = {"size": length, "sha256": digest}
-            size += length
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "rl_training_version": __version__,
-        "config": config.to_dict(),
-        "progress": _counts(progress),
-        "facts": dict(facts),
-        "files": files,
-        "state": plain,
-    }
+def _seal(manifest: Mapping[str, Any], *, signs: bool) -> dict[str, str]:
+    """Return the hash of a manifest, and its signature."""
     digest = manifest_hash(manifest)
     signature = sign_text(digest) if signs else None
-    seal = {"sha256": digest} | ({"signature": signature} if signature is not None else {})
-    return size + write_json(folder / "manifest.json", manifest | seal)
-
-
-def _counts(progress: Progress) -> dict[str, int]:
-    """Return the counts of a manifest; a budget of updates is among them, because the config has none."""
-    counts = {"timesteps": progress.timesteps, "updates": progress.updates}
-    return counts if progress.total_updates is None else counts | {"total_updates": progress.total_updates}
+    return {"sha256": digest} | ({} if signature is None else {"signature": signature})
 
 
 def manifest_hash(manifest: Mapping[str, Any]) -> str:

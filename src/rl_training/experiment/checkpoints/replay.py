@@ -43,10 +43,10 @@ class ReplayFiles:
         self._listed[checkpoint] = [entry["segments"] for entry in listed.values()]
         return listed
 
-    def go_on_after(self, listed: Mapping[str, Any]) -> None:
+    def continue_from(self, listed: Mapping[str, Any]) -> None:
         """Treat the segments that a manifest lists as written, after `load_replay` has restored their rows."""
         for kind, store in self._stores.items():
-            store.go_on_after(listed[kind]["segments"])
+            store.continue_from(listed[kind]["segments"])
 
     def prune(self) -> None:
         """Delete the segments that no checkpoint in the folder needs."""

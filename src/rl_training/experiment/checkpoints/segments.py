@@ -80,7 +80,7 @@ class SegmentStore:
         ]
         return [asdict(segment) for segment in self.segments]
 
-    def go_on_after(self, listed: Sequence[Mapping[str, Any]]) -> None:
+    def continue_from(self, listed: Sequence[Mapping[str, Any]]) -> None:
         """Treat the listed segments as written."""
         self.segments = [_checked(entry) for entry in listed]
 
@@ -100,7 +100,7 @@ class SegmentStore:
         self, storage: RowStorage, listed: Sequence[Mapping[str, Any]], total_rows: int, kept_rows: int
     ) -> None:
         """Verify the listed segments and restore their rows; later rows are appended after them."""
-        self.go_on_after(listed)
+        self.continue_from(listed)
         first, last = (self.segments[0].start, self.segments[-1].stop) if self.segments else (0, 0)
         if last != total_rows or not 0 <= kept_rows <= storage.capacity or first > total_rows - kept_rows:
             raise UserError(

@@ -54,39 +54,6 @@ def module_is_imported(name: str) -> bool:
     return not module or module in sys.modules or module in OWN_MODULES
 
 
-def refuse_foreign_module(source: object, env_id: str, *, signed: bool, allowed: bool) -> None:
-    """Raise if an unsigned checkpoint would import the module of its environment without permission."""
-    if signed or allowed or module_is_imported(env_id):
-        return
-    raise UserError(
-        f"{source} is not signed by you and would import the module '{env_id.rpartition(':')[0]}'; if you trust "
-        f"that module, give --env-id {env_id} or --trust-modules (in Python: env='{env_id}' or trust_modules=True)"
-    )
-
-
-def refuse_foreign_encoder(
-    source: object, name: str, arguments: Iterable[str], *, signed: bool, trusted: bool, given: bool
-) -> None:
-    """Raise if an unsigned checkpoint would import its encoder, or call a `given` one with its own `arguments`.
-
-    It does not matter whether the module is imported already: `subprocess` may be, with arguments of the checkpoint.
-    """
-    if signed or trusted or ":" not in name:
-        return
-    if not given:
-        raise UserError(
-            f"{source} is not signed by you and would import the module '{name.partition(':')[0]}' for its encoder "
-            f"'{name}'; if you trust that module, give --trust-modules (in Python: encoder={name.partition(':')[2]} or "
-            "trust_modules=True)"
-        )
-    listed = ", ".join(arguments)
-    if listed:
-        raise UserError(
-            f"{source} is not signed by you and would call your encoder with its own arguments ({listed}); use "
-            "load(..., encoder_kwargs=...) or trust_modules=True"
-        )
-
-
 def imports_nothing(config: TrainConfig) -> bool:
     """Return whether all modules that a config names are imported already."""
     called = schedule_functions(config) + foreign_wrappers(config)
@@ -103,20 +70,17 @@ def schedule_functions(config: TrainConfig) -> list[tuple[str, str]]:
 
 def foreign_wrappers(config: TrainConfig) -> list[tuple[str, str]]:
     """Return (setting, `module:Wrapper`) for each wrapper that may have side effects."""
+    harmless = {f"gymnasium.wrappers:{name}" for name in HARMLESS_WRAPPERS}
     names = [name for name, _ in wrapper_calls(config.env_wrappers)]
-    return [("env_wrappers", name) for name in names if not _is_harmless(name)]
-
-
-def _is_harmless(wrapper: str) -> bool:
-    module, _, name = wrapper.partition(":")
-    return module == "gymnasium.wrappers" and name in HARMLESS_WRAPPERS
+    return [("env_wrappers", name) for name in names if name not in harmless]
 
 
 @dataclass(frozen=True)
 class Permission:
-    """Whether code that a checkpoint names may be called: it is signed or trusted, or the caller gave the setting.
+    """Whether code that a checkpoint names may run: it is signed or trusted, or the caller gave the setting.
 
-    It does not matter whether a module is imported already: `os` always is.
+    Only for environments it matters whether the module is imported already. `os` and `subprocess` may be imported, and
+    would be called with arguments of the checkpoint.
     """
 
     source: object = "this agent"
@@ -125,6 +89,34 @@ class Permission:
     given: frozenset[str] = frozenset()
     """Names of the settings that the caller gave."""
 
+    def refuse_env(self, env_id: str) -> None:
+        """Raise if the module of the environment would be imported without permission."""
+        if self.granted or "env_id" in self.given or module_is_imported(env_id):
+            return
+        raise UserError(
+            f"{self.source} is not signed by you and would import the module '{env_id.rpartition(':')[0]}'; if you "
+            f"trust that module, give --env-id {env_id} or --trust-modules (in Python: env='{env_id}' or "
+            "trust_modules=True)"
+        )
+
+    def refuse_encoder(self, config: TrainConfig) -> None:
+        """Raise if the encoder would be imported, or one that the caller gave called with other arguments."""
+        settings = config.algorithm
+        module, separator, name = settings.encoder.partition(":")
+        if self.granted or not separator:
+            return
+        if "encoder" not in self.given:
+            raise UserError(
+                f"{self.source} is not signed by you and would import the module '{module}' for its encoder "
+                f"'{settings.encoder}'; if you trust that module, give --trust-modules (in Python: encoder={name} or "
+                "trust_modules=True)"
+            )
+        if settings.encoder_kwargs and "encoder_kwargs" not in self.given:
+            raise UserError(
+                f"{self.source} is not signed by you and would call your encoder with its own arguments "
+                f"({', '.join(settings.encoder_kwargs)}); use load(..., encoder_kwargs=...) or trust_modules=True"
+            )
+
     def refuse_schedules(self, config: TrainConfig) -> None:
         """Raise if a schedule is a function of an untrusted checkpoint."""
         self._refuse(schedule_functions(config))
@@ -132,6 +124,13 @@ class Permission:
     def refuse_wrappers(self, config: TrainConfig) -> None:
         """Raise if a wrapper comes from an untrusted checkpoint."""
         self._refuse(foreign_wrappers(config))
+
+    def refuse_all(self, config: TrainConfig) -> None:
+        """Raise if training with this config would run any code without permission."""
+        self.refuse_env(config.env_id)
+        self.refuse_encoder(config)
+        self.refuse_schedules(config)
+        self.refuse_wrappers(config)
 
     def vouches_for(self, config: TrainConfig) -> bool:
         """Return whether all code that the config would call is trusted."""
@@ -148,11 +147,6 @@ class Permission:
                 )
 
 
-OWN = Permission()
-"""For agents of this process."""
-"""For agents of this process."""
-
-
 def refuse_missing_factory(source: object, env_id: str, *, needed: bool) -> None:
     """Raise if the environment was built by a function, which the user must give again."""
     if needed:
@@ -160,12 +154,6 @@ def refuse_missing_factory(source: object, env_id: str, *, needed: bool) -> None
             f"{source} was trained in an environment '{env_id}' that a function built; give the function: load(path, "
             "env=...) in Python, or --env-factory module:function with eval and resume"
         )
-
-
-def refuse_other_env(source: object, recorded: str, given: str | None) -> None:
-    """Raise if a run would be resumed in another environment."""
-    if given is not None and given != recorded:
-        raise UserError(f"{source} is a run on '{recorded}', not on '{given}'; leave --env-id out")
 
 
 def _signature(key: bytes, text: str) -> str:

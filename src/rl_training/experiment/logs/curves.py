@@ -17,16 +17,21 @@ from rl_training.experiment.logs.rows import (
 )
 
 
-def plot_learning_curve(run_dir: Path, title: str) -> Path | None:
+def plot_learning_curve(run_dir: Path, title: str) -> None:
     """Write training and evaluation returns of a run as `learning_curve.png`; nothing if there are none yet.
 
     A failure is a warning, so that a picture never ends a run.
     """
+    path = run_dir / "learning_curve.png"
     try:
-        return _plot(run_dir, title)
+        rows, evaluations = _returns(run_dir)
+        if not rows and not evaluations:
+            return
+        with silent_drawing():
+            picture = _draw(rows, evaluations, title)
+        write_bytes(path, picture)  # replaces the file, so that a link in its place is not followed
     except Exception as error:  # damaged logs, matplotlib, the disk
-        warn_not_drawn(run_dir / "learning_curve.png", error)
-        return None
+        warn_not_drawn(path, error)
 
 
 def learning_curve(run_dir: Path, title: str, path: str | PathLike[str] | None = None) -> Any:
@@ -43,17 +48,6 @@ def learning_curve(run_dir: Path, title: str, path: str | PathLike[str] | None =
                 raise UserError(f"cannot write {path}: {error}") from error
     figure._repr_png_ = partial(as_png, figure)  # shown by notebooks, whichever backend is active
     return figure
-
-
-def _plot(run_dir: Path, title: str) -> Path | None:
-    rows, evaluations = _returns(run_dir)
-    if not rows and not evaluations:
-        return None
-    with silent_drawing():
-        picture = _draw(rows, evaluations, title)
-    path = run_dir / "learning_curve.png"
-    write_bytes(path, picture)  # replaces the file, so that a link in its place is not followed
-    return path
 
 
 def _returns(run_dir: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -4,7 +4,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +13,7 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.experiment.files import read_json, write_json
+from rl_training.experiment.files import read_mapping, write_json
 from rl_training.version import __version__
 
 PACKAGES = (
@@ -29,16 +29,17 @@ class Metadata:
         self,
         run_dir: Path,
         config: TrainConfig,
-        arguments: list[str],
+        arguments: Sequence[str] | None = None,
         started_from: dict[str, Any] | None = None,
     ) -> None:
+        """`arguments` are those of the command line, by default `sys.argv`."""
         self.path = run_dir / "metadata.json"
         self.data: dict[str, Any] = {
             "status": "running",
             "algo": config.algo,
             "env_id": config.env_id,
             "seed": config.seed,
-            "arguments": arguments,
+            "arguments": list(sys.argv if arguments is None else arguments),
             "config_fingerprint": config.fingerprint(),
             "started": _now(),
             "git_commit": _git_commit(),
@@ -117,10 +118,9 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def read_metadata(run_dir: Path) -> dict[str, Any]:
     """Return a run's metadata; empty if it cannot be read."""
     try:
-        data = read_json(run_dir / "metadata.json")
+        return read_mapping(run_dir / "metadata.json")
     except UserError:
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def machine() -> dict[str, Any]:

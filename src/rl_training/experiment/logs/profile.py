@@ -12,7 +12,6 @@ class RunProfile(Profiler):
     """A profiler that writes its report to the run folder when the run ends or pauses."""
 
     def on_start(self, context: TrainingContext) -> None:
-        """Remember the run folder."""
         super().on_start(context)
         self._run_dir = context.run_dir
 

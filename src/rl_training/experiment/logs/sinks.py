@@ -40,12 +40,10 @@ class JsonLines:
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
-        """Append one line."""
         self._file.write(json.dumps(_finite(metrics)) + "\n")
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -59,7 +57,6 @@ class CsvTable:
         self._rewrite(list(rows))
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
-        """Append one line."""
         if any(name not in self._columns for name in metrics):
             with self.path.open(encoding="utf-8", newline="") as file:
                 self._rewrite([*csv.DictReader(file), _finite(metrics)])
@@ -69,7 +66,6 @@ class CsvTable:
         self._file.flush()
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -150,7 +146,6 @@ class MetricFiles:
         }
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
-        """Write one row everywhere."""
         for name, sink in self.sinks.items():
             try:
                 sink.log(metrics, timesteps)
@@ -162,7 +157,9 @@ class MetricFiles:
         found = {}
         for name, path in self.paths.items():
             try:
-                found[name] = _synced_size(path)
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+                    found[name] = os.fstat(file.fileno()).st_size
             except OSError as error:
                 raise disk_fault(error, name, self.run_dir) from error
         return found
@@ -181,7 +178,6 @@ class EvaluationLog(Callback):
         self.path = path
 
     def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
-        """Append one line."""
         unit = "updates" if progress.counts_updates else "timesteps"
         try:
             with self.path.open("r+", encoding="utf-8") as file:  # "a" would create a deleted file again
@@ -219,18 +215,6 @@ def _cut(path: Path, size: int) -> None:
         warnings.warn(
             f"{path} is shorter than when the checkpoint was written; rows are missing", stacklevel=3
         )
-        size = _end_of_last_row(path)
+        # without an incomplete last row
+        size = path.read_bytes().rfind(b"\n") + 1 if path.suffix == ".jsonl" else path.stat().st_size
     os.truncate(path, size)
-
-
-def _end_of_last_row(path: Path) -> int:
-    """Return the length of a JSON-lines file without an incomplete last row."""
-    if path.suffix != ".jsonl":
-        return path.stat().st_size
-    return path.read_bytes().rfind(b"\n") + 1
-
-
-def _synced_size(path: Path) -> int:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        return os.fstat(file.fileno()).st_size

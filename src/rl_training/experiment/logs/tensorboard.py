@@ -47,14 +47,12 @@ class TensorBoardWriter:
             self._write(_event(3, _bytes(b"brain.Event:2"), step=0))
 
     def log(self, metrics: dict[str, float], timesteps: int) -> None:
-        """Write one event with all of `metrics`."""
         values = b"".join(
             _field(1, _field(1, name.encode()) + _float(2, value)) for name, value in metrics.items()
         )
         self._write(_event(5, _bytes(values), step=timesteps))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _write(self, payload: bytes) -> None:

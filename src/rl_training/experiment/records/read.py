@@ -9,17 +9,18 @@ import io
 import os
 import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 from rl_training.config.strict_yaml import read_yaml
 from rl_training.core.errors import UserError, printable, readable
 from rl_training.experiment.checkpoints.locking import is_held
-from rl_training.experiment.files import read_json, read_plain
+from rl_training.experiment.files import read_mapping, read_plain
 from rl_training.experiment.logs.rows import (
     as_count,
     clock_of,
@@ -40,6 +41,7 @@ TRACES = {".origin.json", ".lock", "metadata.json", "metrics.jsonl", "evaluation
 """Files that a run writes next to its config."""
 SCALARS = (str, int, float, bool, NoneType)
 Evaluation = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class RunRecord:
         Read on first use, because parsing YAML is slow.
         """
         try:
-            return flattened(read_settings(self.path))
+            return flattened(read_settings(self.path / "config.yaml"))
         except UserError:
             return {}
 
@@ -121,11 +123,11 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         return RunRecord(path, name, NO_RUN, "empty")
     problems: list[str] = []
     held = is_held(path)  # before the metadata, which a run writes before it releases its lock
-    metadata = _metadata(path, files, problems)
+    metadata: dict[str, Any] = _read(read_mapping, path / "metadata.json", files, problems, {})
     known = _identity(path, files, metadata, problems)
     if known is None:
         return RunRecord(path, name, NO_RUN, _what_else(files, problems))
-    written = _written(path, files, problems)
+    written = _read(read_plain, path / "evaluations.jsonl", files, problems, b"")
     rows, damaged = _parsed(written)
     if damaged:
         problems.append(f"evaluations.jsonl: skipped {len(damaged)} damaged row(s)")
@@ -151,19 +153,15 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     )
 
 
-def _metadata(path: Path, files: set[str], problems: list[str]) -> dict[str, Any]:
-    """Return the metadata; if that fails, add the problem and return an empty dict."""
-    if "metadata.json" not in files:
-        return {}
+def _read(read: Callable[[Path], T], file: Path, files: set[str], problems: list[str], otherwise: T) -> T:
+    """Return the content of a file of a run; `otherwise` if it is missing, or if it cannot be read, with a problem."""
+    if file.name not in files:
+        return otherwise
     try:
-        data = read_json(path / "metadata.json")
+        return read(file)
     except UserError as error:
-        problems.append(_within(path, error))
-        return {}
-    if isinstance(data, dict):
-        return data
-    problems.append("metadata.json is damaged: it is not a mapping")
-    return {}
+        problems.append(str(error).replace(f"{file.parent}{os.sep}", ""))
+        return otherwise
 
 
 def _identity(
@@ -174,11 +172,7 @@ def _identity(
     if not _names_run(metadata):
         if "metadata.json" in files and not problems:
             problems.append("metadata.json has no algorithm and environment")
-        try:
-            found = read_settings(path) if "config.yaml" in files else {}
-        except UserError as error:
-            problems.append(_within(path, error))
-            found = {}
+        found = _read(read_settings, path / "config.yaml", files, problems, {})
         if not _names_run(found):
             found = {}
             if ".origin.json" not in files and not _has_checkpoint(path, files):
@@ -237,16 +231,6 @@ def _status(path: Path, files: set[str], metadata: dict[str, Any], held: bool) -
     return "abandoned", "it ended before its first step; resume starts it again"
 
 
-def _written(path: Path, files: set[str], problems: list[str]) -> bytes:
-    if "evaluations.jsonl" not in files:
-        return b""
-    try:
-        return read_plain(path / "evaluations.jsonl")
-    except UserError as error:
-        problems.append(_within(path, error))
-        return b""
-
-
 def _parsed(written: bytes) -> tuple[list[Evaluation], list[int]]:
     return parse_rows(io.BytesIO(written), _is_finite_evaluation)
 
@@ -274,18 +258,12 @@ def _time(text: object) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment is not None and moment.tzinfo is None else moment
 
 
-def _within(path: Path, error: UserError) -> str:
-    """Return an error message without the path of the run folder."""
-    return str(error).replace(f"{path}{os.sep}", "")
-
-
 TOTAL = re.compile(rb"^total_timesteps: (\d{1,18})$", re.MULTILINE)
 """As runs write it; for any other spelling the whole file is parsed as YAML."""
 
 
-def read_settings(run_dir: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
     """Return the content of a run's `config.yaml`, unchecked: another version may have written it."""
-    path = run_dir / "config.yaml"
     with contextlib.suppress(OSError):  # read_yaml reports a missing file
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise UserError(f"{path} is not a regular file")
@@ -310,8 +288,8 @@ def flattened(settings: dict[str, Any]) -> dict[str, Any]:
 
 def total_timesteps_of(run_dir: Path) -> int | None:
     """Return `total_timesteps` from the config, where `resume --total-timesteps` changes it."""
+    path = run_dir / "config.yaml"
     with contextlib.suppress(UserError):
-        found = TOTAL.search(read_plain(run_dir / "config.yaml"))
-        total = int(found[1]) if found else read_settings(run_dir).get("total_timesteps")
-        return as_count(total)
+        found = TOTAL.search(read_plain(path))
+        return as_count(int(found[1]) if found else read_settings(path).get("total_timesteps"))
     return None

@@ -63,7 +63,7 @@ class Runs(Sequence[RunRecord]):
     def rows(self, *, evaluations: bool = False) -> list[Row]:
         """Return one row per run with its settings, or one per evaluation; all rows have the same keys."""
         if not evaluations:
-            return _with_all_keys([_with_settings(row_of(run), run.config) for run in self])
+            return _with_all_keys([row_of(run) | run.config | row_of(run) for run in self])
         return _with_all_keys([_identity_of(run) | scalars(row) for run in self for row in run.evaluations])
 
     def to_frame(self, *, evaluations: bool = False) -> "pandas.DataFrame":
@@ -192,11 +192,6 @@ def row_of(run: RunRecord) -> Row:
         "version": versions.get("rl_training") if isinstance(versions, dict) else None,
         "problem": run.problem,
     }
-
-
-def _with_settings(row: Row, config: Row) -> Row:
-    """Return a row with the settings added; existing columns are not overwritten."""
-    return row | {key: value for key, value in config.items() if key not in row}
 
 
 def _with_all_keys(rows: list[Row]) -> list[Row]:

@@ -152,7 +152,7 @@ def test_after_a_restore_the_files_go_on_where_they_were(tmp_path: Path) -> None
     listed = ReplayFiles(tmp_path, buffer.storages).save("step_1")
     files = ReplayFiles(tmp_path, fresh.storages)
     load_replay(fresh.storages, tmp_path / "step_1", listed)
-    files.go_on_after(listed)
+    files.continue_from(listed)
     record(fresh, 1, seed=1)
     names = [entry["name"] for entry in files.save("step_2")["transitions"]["segments"]]
     assert names == ["segment_0_6.safetensors", "segment_6_8.safetensors"]
@@ -223,6 +223,6 @@ def test_an_algorithm_without_replay_has_no_files(tmp_path: Path) -> None:
     files = ReplayFiles(tmp_path, {})
     assert files.save("step_1") == {}
     load_replay({}, tmp_path / "step_1", {})
-    files.go_on_after({})
+    files.continue_from({})
     files.prune()
     assert list(tmp_path.iterdir()) == []

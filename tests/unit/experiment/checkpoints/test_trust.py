@@ -7,9 +7,9 @@ import pytest
 
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.trust import (
+    Permission,
     is_signed,
     module_is_imported,
-    refuse_foreign_module,
     sign_text,
 )
 
@@ -77,13 +77,13 @@ def test_nothing_is_signed_where_no_key_can_be_made(tmp_path, monkeypatch):
 
 def test_the_refusal_says_what_would_be_imported_and_how_to_allow_it():
     with pytest.raises(UserError) as refusal:
-        refuse_foreign_module("RUN", "un.known:Id-v0", signed=False, allowed=False)
+        Permission("RUN", granted=False).refuse_env("un.known:Id-v0")
     for part in ("RUN", "'un.known'", "--env-id un.known:Id-v0", "--trust-modules", "trust_modules=True"):
         assert part in str(refusal.value)
-    refuse_foreign_module("RUN", "un.known:Id-v0", signed=True, allowed=False)
-    refuse_foreign_module("RUN", "un.known:Id-v0", signed=False, allowed=True)
-    refuse_foreign_module("RUN", "os.path:Id-v0", signed=False, allowed=False)
-    refuse_foreign_module("RUN", "CartPole-v1", signed=False, allowed=False)
+    Permission("RUN", granted=True).refuse_env("un.known:Id-v0")
+    Permission("RUN", granted=False, given=frozenset({"env_id"})).refuse_env("un.known:Id-v0")
+    Permission("RUN", granted=False).refuse_env("os.path:Id-v0")
+    Permission("RUN", granted=False).refuse_env("CartPole-v1")
 
 
 @pytest.mark.parametrize(

@@ -66,26 +66,26 @@ class TestWhole:
 
     def test_a_run_that_ends_while_it_is_read_is_not_abandoned(self, tmp_path, monkeypatch):
         folder = run_folder(tmp_path, status="running")
-        lock, read = RunLock(folder).__enter__(), read_module.read_json
+        lock, read = RunLock(folder).__enter__(), read_module.read_mapping
 
         def read_and_end(path):
             data = read(path)
             lock.__exit__(None, None, None)
             return data
 
-        monkeypatch.setattr(read_module, "read_json", read_and_end)
+        monkeypatch.setattr(read_module, "read_mapping", read_and_end)
         assert read_run(folder).status == "running"
 
     def test_a_run_that_begins_while_it_is_read_is_not_abandoned(self, tmp_path, monkeypatch):
         folder = run_folder(tmp_path, status="running")
-        read = read_module.read_json
+        read = read_module.read_mapping
         with contextlib.ExitStack() as begun:
 
             def begin_and_read(path):
                 begun.enter_context(RunLock(folder))
                 return read(path)
 
-            monkeypatch.setattr(read_module, "read_json", begin_and_read)
+            monkeypatch.setattr(read_module, "read_mapping", begin_and_read)
             assert read_run(folder).status == "running"
 
     def test_killed_in_its_first_instant(self, tmp_path):
