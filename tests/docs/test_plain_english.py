@@ -20,27 +20,8 @@ PAGES = [
     ),
     *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "zoo").glob("*/*.yaml")),
     *sorted(f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")),
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("*.py")),
 ]
-
-CLEAN_SOURCES: tuple[str, ...] = (
-    "algorithms",
-    "cli",
-    "config",
-    "core",
-    "data",
-    "envs",
-    "models",
-    "policies",
-    "runtime",
-    "__init__.py",
-)
-"""Folders and files below `src/rl_training` whose docstrings, comments and messages are checked as well."""
-PAGES += sorted(
-    path.relative_to(ROOT).as_posix()
-    for name in CLEAN_SOURCES
-    for path in [ROOT / "src/rl_training" / name, *(ROOT / "src/rl_training" / name).rglob("*.py")]
-    if path.is_file()
-)
 
 CLEAN_COMMANDS = (
     "train", "train ppo", "train a2c", "train dqn", "train sac", "train td3", "train recurrent_ppo", "eval", "resume",
