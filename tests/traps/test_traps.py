@@ -16,7 +16,7 @@ from rl_training.algorithms import PPO
 from rl_training.algorithms.actor_critic_objective import normalized
 from rl_training.algorithms.ppo import PPOConfig, PPOLearner, ppo_loss
 from rl_training.config import TrainConfig
-from rl_training.config.schedules import scheduled
+from rl_training.config.schedules import ScheduledSetting
 from rl_training.core.errors import UserError
 from rl_training.core.rows import Rows
 from rl_training.core.types import ActArrays, EpisodeStats, Progress, UpdateResult
@@ -240,8 +240,9 @@ def test_target_kl_withholds_the_step_that_would_exceed_it(target_kl: float, tmp
 def test_schedules_never_go_below_zero_when_a_rollout_overshoots(schedule: Any) -> None:
     overshot = Progress(timesteps=1100, total_timesteps=1000)
     assert overshot.fraction == 1.0
-    assert scheduled(1e-3, schedule, 1.1) == pytest.approx(0.0, abs=1e-12)
-    assert scheduled(1e-3, schedule, 1.1) >= 0
+    rate = ScheduledSetting("learning_rate", 1e-3, schedule).at(1.1)
+    assert rate == pytest.approx(0.0, abs=1e-12)
+    assert rate >= 0
 
 
 def test_gaussian_actions_are_stored_unclipped_and_clipped_for_the_env() -> None:

@@ -44,7 +44,7 @@ class Option:
     read: Callable[[str], Any] | None = None
     """Converts the text instead of `coerce`; raises ValueError with the remedy."""
     hint: str | None = None
-    """What the help says in the place of the default."""
+    """What the help shows instead of the default."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Argument:
 
 
 def parse(command: type[T], argv: Sequence[str], prog: str) -> T:
-    """Return the flags of a command, as an instance of its dataclass; print its help if that is asked for."""
+    """Return the flags of a command, as an instance of its dataclass; print its help if `--help` is given."""
     arguments = arguments_of(command)
     if wants_help(argv):
         print_help({"": arguments}, prog, command.__doc__ or "")

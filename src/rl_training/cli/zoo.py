@@ -103,7 +103,7 @@ def _print_table(chosen: Sequence[Preset]) -> None:
 
 
 def _show(argv: list[str]) -> int:
-    (preset,) = _chosen([parse(ZooShow, argv, "rl-training zoo show").preset])
+    preset = _chosen(parse(ZooShow, argv, "rl-training zoo show").preset)
     about = preset.about
     print(f"{preset.name}: {about.summary}\n")
     for label, text in (
@@ -122,25 +122,19 @@ def _show(argv: list[str]) -> int:
     return 0
 
 
-def _chosen(names: Sequence[str]) -> list[Preset]:
-    """Return presets by name; raise an error with the nearest name for one that does not exist."""
-    known = {preset.name: preset for preset in read_presets()}
-    found = list[Preset]()
-    for given in names:
-        name = preset_name(given)
-        if name not in known:
-            near = did_you_mean(name, [*known, *zoo_names()], nearness=NEAR)
-            what = "file or preset" if given.endswith((".yaml", ".yml")) else "preset"
-            raise UserError(
-                f"there is no {what} '{given}'{near or '; rl-training zoo list shows all presets'}"
-            )
-        found.append(known[name])
-    return found
+def _chosen(given: str) -> Preset:
+    """Return a preset by name; raise an error with the nearest name if it does not exist."""
+    known, name = {preset.name: preset for preset in read_presets()}, preset_name(given)
+    if name not in known:
+        near = did_you_mean(name, [*known, *zoo_names()], nearness=NEAR)
+        what = "file or preset" if given.endswith((".yaml", ".yml")) else "preset"
+        raise UserError(f"there is no {what} '{given}'{near or '; rl-training zoo list shows all presets'}")
+    return known[name]
 
 
 def _run(argv: list[str]) -> int:
     wanted = parse(ZooRun, argv, "rl-training zoo run")
-    names = [known_as(given) or _chosen([given])[0].name for given in wanted.presets]
+    names = [known_as(given) or _chosen(given).name for given in wanted.presets]
     from rl_training.cli.launching import run_presets, typed  # heavy, and listing must be quick
 
     return run_presets(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, is_dataclass
 
 @dataclass(frozen=True)
 class FieldDoc:
-    """What the source says about one field."""
+    """Annotation and docstring of one field."""
 
     owner: type
     """The class that declares it."""

@@ -40,11 +40,6 @@ def interpolated(initial: float, final: float, fraction: float) -> float:
     return initial + (final - initial) * fraction
 
 
-def scheduled(initial: float, schedule: Schedule, fraction: float) -> float:
-    """Return the value at `fraction` of the budget, clamped to [0, 1], as the last rollout may overshoot."""
-    return ScheduledSetting("the setting", initial, schedule).at(fraction)
-
-
 def checked_schedule(value: Any) -> str | Points:
     """Return a schedule as it is saved, or raise ValueError with the remedy."""
     if callable(value):
@@ -102,7 +97,7 @@ class ScheduledSetting:
                 raise UserError(problem)
 
     def at(self, fraction: float) -> float:
-        """Return the value at this fraction of the budget, clamped to [0, 1]."""
+        """Return the value at this fraction of the budget, clamped to [0, 1], as the last rollout may overshoot."""
         fraction = min(max(fraction, 0.0), 1.0)
         if self.function is None:
             return self.initial * self.factor(fraction)

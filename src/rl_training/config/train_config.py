@@ -33,7 +33,7 @@ Threads and devices change rounding, not the experiment.
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig(CheckedConfig):
-    """Base of every algorithm's settings; each lives beside its algorithm."""
+    """Base of every algorithm's settings, which are defined next to the algorithm."""
 
     encoder: str = "auto"
     """Encoder of observations: auto, flat (concatenates all numbers), nature, impala, small, or module:Name for your
@@ -195,8 +195,24 @@ class TrainConfig(CheckedConfig):
         if self.preprocessing == "atari" and self.algorithm.image_channels != "auto":
             problem = "image_channels is given, but preprocessing 'atari' makes its own frames; leave it out"
             found.append(problem)
-        found += env_problems(self) + preprocessing_problems(self)
+        found += self._env_problems() + preprocessing_problems(self)
         return found + self.algorithm.problems(self.num_envs)
+
+    def _env_problems(self) -> list[str]:
+        found = self.not_positive("env_timeout")
+        if not self.env_id:
+            found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
+        if not is_plain(plain(self.env_kwargs)):
+            found.append(f"env_kwargs cannot be saved as they are; use {PLAIN}")
+        if self.env_timeout > 10**8:
+            found.append(f"env_timeout is {self.env_timeout:g}; use at most {10**8:,} seconds, three years")
+        if self.max_episode_steps is not None:
+            found += self.not_positive("max_episode_steps")
+            if "max_episode_steps" in self.env_kwargs:
+                found.append(
+                    f"max_episode_steps is {self.max_episode_steps}, and env_kwargs has one, too; leave one of them out"
+                )
+        return found
 
     @property
     def frames(self) -> Frames:
@@ -324,21 +340,3 @@ def _unknown_setting(key: str, run_level: set[str], inner: set[str]) -> str:
     if key in run_level:
         return f"unknown key 'algorithm.{key}'; it is a setting of the run: write it at the top level"
     return f"unknown key 'algorithm.{key}'{did_you_mean(key, [*inner, *run_level])}"
-
-
-def env_problems(config: Any) -> list[str]:
-    """Return one message per invalid environment setting, with key, value and remedy."""
-    found: list[str] = config.not_positive("env_timeout")
-    if not config.env_id:
-        found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
-    if not is_plain(plain(config.env_kwargs)):
-        found.append(f"env_kwargs cannot be saved as they are; use {PLAIN}")
-    if config.env_timeout > 10**8:
-        found.append(f"env_timeout is {config.env_timeout:g}; use at most {10**8:,} seconds, three years")
-    if config.max_episode_steps is not None:
-        found += config.not_positive("max_episode_steps")
-        if "max_episode_steps" in config.env_kwargs:
-            found.append(
-                f"max_episode_steps is {config.max_episode_steps}, and env_kwargs has one, too; leave one of them out"
-            )
-    return found

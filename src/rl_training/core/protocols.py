@@ -1,4 +1,4 @@
-"""What the trainer and the sampler need of the parts they drive; nothing here knows an algorithm."""
+"""Protocols between the trainer, the sampler and the parts they use, independent of the algorithm."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -62,10 +62,10 @@ class EnvStepper(Protocol):
 
 
 class Policy(Protocol):
-    """Acts: for predict and evaluate. Knows no reward, loss or buffer.
+    """Acts, for predict and evaluate; independent of rewards, losses and buffers.
 
-    What it remembers of each row travels through its caller: `initial_state(rows)`, then `act` takes a state and
-    returns the next one. Zeros are the beginning of every memory, so a caller restarts rows by setting them to 0.
+    The caller keeps the hidden state: `initial_state(rows)`, then `act` takes a state and returns the next one. The
+    initial state is zero, so a caller restarts rows by setting them to 0.
     """
 
     def initial_state(self, rows: int) -> PolicyState: ...

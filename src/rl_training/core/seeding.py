@@ -43,11 +43,6 @@ def numpy_generator(seed: int, stream: int, group: int | None = None) -> np.rand
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
 
-def torch_generator(seed: int) -> torch.Generator:
-    """Return the CPU generator that initial weights are drawn from."""
-    return torch.Generator().manual_seed(seed)
-
-
 def generator_state(generator: np.random.Generator) -> dict[str, Any]:
     """Return a NumPy generator's state as plain data."""
     return dict(generator.bit_generator.state)

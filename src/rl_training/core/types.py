@@ -18,7 +18,7 @@ Info: TypeAlias = dict[str, Any]  # of an environment
 ObsArray: TypeAlias = Array | dict[str, Array]  # nested spaces are flattened to keys such as "a/b"
 Obs: TypeAlias = Tensor | dict[str, Tensor]
 Numbers: TypeAlias = Any
-"""An array on the CPU or a tensor anywhere: what arithmetic that knows both is written for."""
+"""An array on the CPU, or a tensor on any device, in code that handles both."""
 Metrics: TypeAlias = dict[str, Tensor]  # 0-d, detached, wherever they were computed
 StepMetrics: TypeAlias = dict[str, Numbers]
 """Metrics of one gradient step: numbers, or 0-d tensors on a device. `as_metrics` averages them over an update."""
@@ -141,7 +141,7 @@ class StepArrays:
     any_cut: bool = False
     num_valid: int = 0
     signal: Array = None  # type: ignore[assignment]  # filled in: by default it is `reward`
-    """The reward that is learned from: the very array `reward`, unless rewards are clipped for learning alone."""
+    """The reward that is learned from: the array `reward` itself, unless rewards are clipped for learning."""
     success: Array = None  # type: ignore[assignment]  # filled in
     """Whether an episode that ended reached its goal, 1 or 0; nan if that is not reported."""
 
@@ -220,7 +220,7 @@ def leaves(obs: ObsArray) -> Iterator[tuple[str, Array]]:
 
 
 def joined(parts: dict[str, PartT]) -> PartT | dict[str, PartT]:
-    """Return parts by flattened key as one observation: the plain one, if it is alone."""
+    """Return parts by flattened key as an observation; a single part with the key "" as a plain array."""
     return parts[""] if len(parts) == 1 and "" in parts else parts
 
 

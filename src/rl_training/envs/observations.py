@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import Space
 
 from rl_training.core.errors import UserError
-from rl_training.core.spaces.layout import copy_obs, leaf_dtype, observation_leaves
+from rl_training.core.spaces.layout import leaf_dtype, observation_leaves
 from rl_training.core.types import Array, ObsArray, joined
 
 
@@ -27,7 +27,9 @@ def nested_leaves(obs: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def write_batch(target: ObsArray, obs: Any) -> None:
     """Write the observations of a vector environment, nested or plain, into `target` [N, ...] in place."""
     if isinstance(target, dict):
-        copy_obs(target, dict(nested_leaves(obs)))
+        parts = dict(nested_leaves(obs))
+        for key, array in target.items():
+            array[...] = parts[key]
     else:
         target[...] = obs
 

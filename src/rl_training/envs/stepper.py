@@ -1,4 +1,4 @@
-"""Steps a Gymnasium vector environment into preallocated arrays. The only file that knows autoreset."""
+"""Steps a Gymnasium vector environment into preallocated arrays. Autoreset is handled only here."""
 
 import warnings
 from typing import Any
@@ -102,7 +102,7 @@ class VectorStepper:
         info = self._step_vector(actions) if self._local is None else self._local.step(actions)
         self.vector_steps += 1
         if out.any_ended:
-            if self.same_step:  # otherwise they are the observations of now
+            if self.same_step:  # otherwise they are the current observations
                 self._finite.refuse_final(self.vector_steps)
             read_success(out, info, same_step=self.same_step)
         if CUT in info or out.any_cut or (out.any_ended and CUT in info.get("final_info", ())):
@@ -152,11 +152,11 @@ class VectorStepper:
 
     @property
     def resumable(self) -> bool:
-        """The environments can be brought back to the very step they are at; native vector ones cannot."""
+        """Whether the environments can be restored to the middle of an episode; native vector environments cannot."""
         return isinstance(self.env, SyncVectorEnv | AsyncVectorEnv)
 
     def state_dict(self) -> State:
-        """Return where each environment is in its episode, hashes of what it showed, and the last observations."""
+        """Return the episode and actions of each environment, hashes of its results, and the last observations."""
         if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
             return {}
         states: tuple[Snapshot, ...] = self.env.call("snapshot")
@@ -177,9 +177,9 @@ class VectorStepper:
         return saved
 
     def resume(self, state: State) -> list[int]:
-        """Reset, replay the saved episodes, and return the environments that did not come back to the same place.
+        """Reset, replay the saved episodes, and return the environments that did not reach the same state.
 
-        Those are not deterministic functions of their seed and begin a new episode. An environment with the same
+        These are not deterministic and begin a new episode. An environment with the same
         observations and other rewards continues, with a warning: its rewards may come from a global random generator,
         which is restored.
         """
@@ -202,7 +202,7 @@ class VectorStepper:
         _warn_of_rewards(np.flatnonzero(same & ~paid).tolist())
         lost: list[int] = np.flatnonzero(~same).tolist()
         known = _saved(state, "statistics", len(episodes))
-        if any(known):  # rewards that a replay pays otherwise may have changed them
+        if any(known):  # other rewards in a replay may have changed them
             self.env.set_attr("statistics", known)
         if lost:
             self.env.set_attr("new_statistics", [known[i] if i in lost else None for i in range(len(known))])
@@ -279,7 +279,7 @@ def _warn_of_rewards(rows: list[int]) -> None:
 
 
 def reads_same_step(env: VectorEnv[Any, Any, Any]) -> bool:
-    """Tell whether an episode's end and the next reset are one step; refuse a vector that does not say."""
+    """Return whether the end of an episode and the next reset are one step; raise if the mode is not declared."""
     declared = env.metadata.get("autoreset_mode")
     try:
         mode = declared if isinstance(declared, AutoresetMode) else AutoresetMode(declared)
@@ -296,10 +296,10 @@ def reads_same_step(env: VectorEnv[Any, Any, Any]) -> bool:
 
 
 class InProcess:
-    """The same as `SyncVectorEnv.step` in same-step mode, without what that spends on steps in which nothing ends.
+    """The same as `SyncVectorEnv.step` in same-step mode, with less overhead in steps in which no episode ends.
 
-    It stacks observations, copies them and all flags, and makes an array of every entry of every `info`: for eight
-    CartPoles a fifth of the time. Of `info` only what is read here is kept, and only where it says something.
+    `SyncVectorEnv` stacks observations, copies them and all flags, and converts every entry of every `info` to an
+    array, which takes a fifth of the time for eight CartPoles. Here only the entries of `info` that are used are kept.
     """
 
     def __init__(self, env: SyncVectorEnv, out: StepArrays) -> None:
@@ -313,9 +313,9 @@ class InProcess:
                 write_row(self._out.obs, row, env.reset()[0])
 
     def step(self, actions: Array) -> dict[str, Any]:
-        """Step all of them, overwrite all but cuts and successes in `out`, and return what there is to read of these.
+        """Step all environments, overwrite `out` except cuts and successes, and return the `info` for these.
 
-        As of any vector environment in same-step mode: under `final_info` for episodes that ended.
+        As in any vector environment in same-step mode, the entries of finished episodes are under `final_info`.
         """
         out, plain, said = self._out, self._plain, dict[str, Any]()
         if out.any_ended or out.any_cut:

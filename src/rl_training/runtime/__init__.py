@@ -1,1 +1,1 @@
-"""The loop and its helpers; imports the core only, so it cannot know one algorithm from another."""
+"""The training loop: trainer, sampler, evaluator, callbacks and metrics, independent of the algorithm."""

@@ -1,4 +1,4 @@
-"""Plays a fixed number of episodes with a frozen policy, in environments of its own."""
+"""Plays a fixed number of episodes with a frozen policy, in separate environments."""
 
 import numpy as np
 

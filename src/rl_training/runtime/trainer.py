@@ -1,4 +1,4 @@
-"""The training loop: collect, update, and run the jobs that are due. It knows no algorithm."""
+"""The training loop: collect, update, and run the jobs that are due. Independent of the algorithm."""
 
 import contextlib
 import time

@@ -5,9 +5,13 @@ import pytest
 
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig, config_from_dict
-from rl_training.config.schedules import ScheduledSetting, ScheduleName, scheduled
+from rl_training.config.schedules import ScheduledSetting, ScheduleName
 from rl_training.core.errors import ConfigError, RunFault, UserError
 from rl_training.core.types import Progress
+
+
+def scheduled(initial: float, schedule: Any, fraction: float) -> float:
+    return ScheduledSetting("the setting", initial, schedule).at(fraction)
 
 
 @pytest.mark.parametrize(

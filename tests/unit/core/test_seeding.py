@@ -3,7 +3,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 
 from rl_training.core import seeding
 from rl_training.core.seeding import (
@@ -11,7 +10,6 @@ from rl_training.core.seeding import (
     generator_state,
     numpy_generator,
     set_generator_state,
-    torch_generator,
 )
 
 GOLDEN = [1745121092, 3118849296, 4278478435, 1730298833]
@@ -84,14 +82,6 @@ def test_a_saved_state_does_not_move_with_its_generator() -> None:
     generator.random(3)
     assert json.dumps(saved) == before
     assert json.dumps(generator_state(generator)) != before
-
-
-def test_torch_generator_repeats_by_seed_and_leaves_the_global_one_alone() -> None:
-    before = torch.get_rng_state()
-    draws = [torch.rand(4, generator=torch_generator(seed)) for seed in (5, 5, 6)]
-    assert torch.equal(draws[0], draws[1])
-    assert not torch.equal(draws[0], draws[2])
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_groups_have_independent_streams_and_no_group_has_the_stream_of_a_local_run() -> None:

@@ -69,15 +69,6 @@ def zeros_for(space: Space[Any], *leading: int) -> ObsArray:
     return joined({key: np.zeros((*leading, *(leaf.shape or ())), leaf_dtype(leaf)) for key, leaf in found})
 
 
-def copy_obs(target: ObsArray, source: ObsArray) -> None:
-    """Write `source` into `target` in place."""
-    if isinstance(target, dict):
-        for key, array in target.items():
-            array[...] = source[key]
-    else:
-        target[...] = source
-
-
 def take_rows(obs: ObsArray, index: Array) -> ObsArray:
     """Return the rows `index` of an observation, copied."""
     return joined({key: array[index] for key, array in leaves(obs)})

@@ -89,17 +89,22 @@ class TwoArms(ProbeEnv):
         return 1.0 if action == 1 else -1.0
 
 
-class ObservationDecides(ProbeEnv):
-    """Pays 1 if the action matches the sign of the observation, else -1; misalignment by one step earns 0."""
+class MatchingProbe(ProbeEnv):
+    """Pays 1 if the action is `wanted`, which each observation shows, else -1."""
 
     episode_length: ClassVar[int] = 4
-
-    def observe(self) -> Array:
-        self.positive = bool(self.np_random.integers(2))
-        return np.array([1.0 if self.positive else -1.0], np.float32)
+    wanted: int
 
     def reward(self, action: Any) -> float:
-        return 1.0 if bool(action) == self.positive else -1.0
+        return 1.0 if int(action) == self.wanted else -1.0
+
+
+class ObservationDecides(MatchingProbe):
+    """The action must match the sign of the observation; misalignment by one step earns 0."""
+
+    def observe(self) -> Array:
+        self.wanted = int(self.np_random.integers(2))
+        return np.array([1.0 if self.wanted else -1.0], np.float32)
 
 
 class ContinuousTarget(ProbeEnv):
@@ -143,23 +148,19 @@ class MultiBinaryTarget(ProbeEnv):
         return float(np.mean(np.asarray(action) == self.wanted))
 
 
-class DictTarget(ProbeEnv):
+class DictTarget(MatchingProbe):
     """The sign to follow is one entry of a Dict, the other entries are noise."""
 
     observation_space: spaces.Space[Any] = spaces.Dict(
         {"noise": spaces.Box(-1.0, 1.0, (2,), np.float32), "sign": spaces.Discrete(2)}
     )
-    episode_length: ClassVar[int] = 4
 
     def observe(self) -> Any:
         self.wanted = int(self.np_random.integers(2))
         return {"noise": self.np_random.uniform(-1, 1, 2).astype(np.float32), "sign": self.wanted}
 
-    def reward(self, action: Any) -> float:
-        return 1.0 if int(action) == self.wanted else -1.0
 
-
-class NestedDictTarget(ProbeEnv):
+class NestedDictTarget(MatchingProbe):
     """The action must be the exclusive or of two bits that lie in different branches of a nested space."""
 
     observation_space: spaces.Space[Any] = spaces.Dict(
@@ -170,13 +171,9 @@ class NestedDictTarget(ProbeEnv):
             "right": spaces.Tuple((spaces.MultiBinary(1), spaces.Box(-1.0, 1.0, (1,), np.float32))),
         }
     )
-    episode_length: ClassVar[int] = 4
 
     def observe(self) -> Any:
         left, right = (int(bit) for bit in self.np_random.integers(2, size=2))
         noise = self.np_random.uniform(-1, 1, (2, 1)).astype(np.float32)
         self.wanted = left ^ right
         return {"left": {"bit": left, "noise": noise[0]}, "right": (np.array([right], np.int8), noise[1])}
-
-    def reward(self, action: Any) -> float:
-        return 1.0 if int(action) == self.wanted else -1.0

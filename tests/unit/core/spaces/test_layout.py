@@ -7,13 +7,13 @@ from gymnasium import Space, spaces
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.layout import (
     action_layout,
-    copy_obs,
     float_dtype,
     leaf_dtype,
     observation_leaves,
     take_rows,
     zeros_for,
 )
+from rl_training.envs.observations import write_batch
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 NESTED = spaces.Dict(
@@ -91,10 +91,10 @@ def test_zeros_for_has_the_leaves_shapes_behind_the_leading_ones() -> None:
     assert (plain.shape, plain.dtype) == ((3, 4, 2), np.int16)
 
 
-def test_copy_obs_writes_into_the_memory_it_is_given() -> None:
+def test_write_batch_writes_into_the_memory_it_is_given() -> None:
     target = {"a": np.zeros(2), "b": np.zeros((2, 1))}
     arrays = dict(target)
-    copy_obs(target, {"b": np.array([[3.0], [4.0]]), "a": np.array([1.0, 2.0])})
+    write_batch(target, {"b": np.array([[3.0], [4.0]]), "a": np.array([1.0, 2.0])})
     assert target["a"] is arrays["a"]
     assert arrays["a"].tolist() == [1.0, 2.0]
     assert arrays["b"].tolist() == [[3.0], [4.0]]
