@@ -68,7 +68,7 @@ def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef
 def a2c_gradient(
     minibatch: Mapping[str, Numbers], *, ent_coef: float, vf_coef: float, backend: Backend
 ) -> tuple[StepMetrics, Numbers, Numbers | None, Numbers]:
-    """Return what `a2c_loss` returns, and its gradients with respect to `logprobs`, `entropy` and `new_values`."""
+    """Return the result of `a2c_loss`, and its gradients with respect to `logprobs`, `entropy` and `new_values`."""
     share = row_weights(minibatch["returns"], minibatch.get("valid"), backend)
     by_logprobs = minibatch["advantages"] * -share
     error = minibatch["new_values"] - minibatch["returns"]

@@ -57,23 +57,16 @@ class BaseLearner:
         """Set networks to training mode during an update, except frozen parts; acting and evaluation use eval mode."""
         for network in self.networks_with_modes:
             network.train()
-            for module in frozen_modules(network):
-                module.eval()
+            for module in network.modules():
+                trained = [parameter.requires_grad for parameter in module.parameters()]
+                if trained and not any(trained):  # frozen: its statistics must not change either
+                    module.eval()
         try:
             with np.errstate(all="ignore"):  # the run checks its metrics and raises a clear error itself
                 yield
         finally:
             for network in self.networks_with_modes:
                 network.eval()
-
-
-def frozen_modules(network: nn.Module) -> list[nn.Module]:
-    """Return the modules that have only frozen parameters; their statistics must not change either."""
-    return [
-        module
-        for module in network.modules()
-        if any(True for _ in module.parameters()) and not any(p.requires_grad for p in module.parameters())
-    ]
 
 
 def refuse_single_rows(policy: NetworkPolicy, rows: int, remedy: str) -> None:

@@ -139,7 +139,7 @@ class OnPolicyLearner(BaseLearner):
         rows = config.num_steps * actor.policy.spec.num_envs
         refuse_single_rows(actor.policy, config.smallest_batch(rows), config.larger_batches(rows))
         self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
-        # the layers that models.fast knows have no training mode
+        # the layers that models.fast supports have no training mode
         plain = actor.policy.encoding.encoder is None or self.update_path == "explicit"
         self.networks_with_modes = () if plain else (actor.policy.network,)
         self.owners = {"model": actor.policy, "optimizer": optimizer}

@@ -137,7 +137,7 @@ def ppo_gradient(
     clip_vloss: bool = False,
     backend: Backend,
 ) -> tuple[StepMetrics, Numbers, Numbers | None, Numbers]:
-    """Return what `ppo_loss` returns, and its gradients with respect to `logprobs`, `entropy` and `new_values`."""
+    """Return the result of `ppo_loss`, and its gradients with respect to `logprobs`, `entropy` and `new_values`."""
     xp, clip = backend.xp, backend.clip
     advantages, returns, values = (minibatch[name] for name in ("advantages", "returns", "new_values"))
     share = row_weights(values, minibatch.get("valid"), backend)

@@ -15,12 +15,12 @@ from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.spaces.layout import action_layout
-from rl_training.core.types import EnvSpec, Numbers, StepMetrics
+from rl_training.core.types import Numbers, StepMetrics
 from rl_training.data.replay_buffer import Transitions
 from rl_training.models.fast.backend import Backend
 from rl_training.policies.continuous import SquashedGaussianPolicy, StochasticPolicy
 from rl_training.policies.explorers import ContinuousExplorer
-from rl_training.policies.noise import ActionNoise, AddedNoiseName, make_noise
+from rl_training.policies.noise import AddedNoiseName, make_noise
 from rl_training.policies.state_dependent import StateDependentContinuousExplorer, StateDependentPolicy
 
 if TYPE_CHECKING:
@@ -192,14 +192,6 @@ class SACLearner(ContinuousLearner):
         return self.backend.from_numpy(drawn)
 
 
-def added_noise(settings: SACConfig, spec: EnvSpec) -> ActionNoise | None:
-    """Return the noise that is added to actions while collecting, if any."""
-    if settings.action_noise == "none":
-        return None
-    (size,), _ = action_layout(spec.action_space)
-    return make_noise(settings.action_noise, settings.action_noise_sigma, spec.num_envs, size)
-
-
 class SAC(Algorithm):
     """Soft actor-critic: `SAC("Pendulum-v1").learn()`."""
 
@@ -219,10 +211,12 @@ class SAC(Algorithm):
     def build_actor(settings: SACConfig, context: BuildContext) -> Actor[StochasticPolicy]:
         """Return the policy and an explorer that samples from it, usually after uniformly random actions."""
         arguments = context.policy_settings(settings, shared=settings.share_encoder)
+        (size,), _ = action_layout(context.spec.action_space)
+        noise = make_noise(settings.action_noise, settings.action_noise_sigma, context.spec.num_envs, size)
         explores: dict[str, Any] = {
             "rng": numpy_generator(context.seed, ACTIONS),
             "learning_starts": 0 if settings.use_sde_at_warmup else settings.learning_starts,
-            "noise": added_noise(settings, context.spec),
+            "noise": noise,
         }
         if settings.use_sde:
             smooth = StateDependentPolicy(context.spec, log_std_init=settings.log_std_init, **arguments)

@@ -25,7 +25,9 @@ class EnsembleMLP(nn.Module):
     ) -> None:
         super().__init__()
         if num_members < 1 or sizes[-1] != 1 or min(sizes) < 1:
-            raise ValueError(f"an ensemble of {num_members} networks with sizes {list(sizes)} makes no sense")
+            raise ValueError(
+                f"sizes must be positive and end with 1, got {num_members} networks of {list(sizes)}"
+            )
         self.num_members = num_members
         self.activation = ACTIVATIONS[activation]()
         self.weights = nn.ParameterList()

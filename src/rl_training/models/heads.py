@@ -212,9 +212,8 @@ def categorical_sample(logits: Array, uniform: Array) -> tuple[Array, Array]:
     cumulative = np.add.accumulate(np.exp(shifted), axis=-1)
     total = cumulative[:, -1]
     actions = np.add.reduce(cumulative <= (uniform * total)[:, None], axis=-1, dtype=np.int64)
-    if (
-        np.maximum.reduce(actions) == logits.shape[1]
-    ):  # rounded up to the total; the last choice may be forbidden
+    # rounding may reach the total, and the last choice may be forbidden
+    if np.maximum.reduce(actions) == logits.shape[1]:
         actions = np.where(actions < logits.shape[1], actions, logits.argmax(axis=-1))
     return actions, shifted[np.arange(len(actions)), actions] - np.log(total)
 

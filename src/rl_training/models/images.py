@@ -117,7 +117,7 @@ def encoder_space(space: Space[Any], images: Mapping[str, ImageLeaf]) -> Space[A
 
 
 def _flat(space: Space[Any]) -> Space[Any]:
-    """Return a space that is not an image; one of rank 3 with rank 1, so that no encoder mistakes it for an image."""
+    """Flatten a space of rank 3 that is not an image, so that no encoder mistakes it for one."""
     if isinstance(space, spaces.Box) and len(space.shape) == 3:
         return spaces.Box(space.low.reshape(-1), space.high.reshape(-1), dtype=space.dtype.type)
     return space

@@ -62,8 +62,10 @@ class OrnsteinUhlenbeckNoise:
 ActionNoise: TypeAlias = GaussianNoise | OrnsteinUhlenbeckNoise
 
 
-def make_noise(name: ActionNoiseName, sigma: float, num_envs: int, action_size: int) -> ActionNoise:
-    """Return the named noise for `num_envs` environments, in units of half the action range."""
+def make_noise(name: AddedNoiseName, sigma: float, num_envs: int, action_size: int) -> ActionNoise | None:
+    """Return the named noise for `num_envs` environments, in units of half the action range; None for `none`."""
+    if name == "none":
+        return None
     shape = (num_envs, action_size)
     return GaussianNoise(shape, sigma) if name == "gaussian" else OrnsteinUhlenbeckNoise(shape, sigma)
 

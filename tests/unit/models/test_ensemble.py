@@ -105,5 +105,5 @@ def test_initial_weights_follow_the_generator() -> None:
 
 @pytest.mark.parametrize(("members", "sizes"), [(0, (3, 1)), (2, (3, 2)), (2, (3, 0, 1))])
 def test_an_impossible_ensemble_is_refused(members: int, sizes: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="makes no sense"):
+    with pytest.raises(ValueError, match="sizes must be positive and end with 1, got"):
         make_ensemble(members, sizes=sizes)

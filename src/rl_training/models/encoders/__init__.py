@@ -27,7 +27,7 @@ ENCODERS: dict[str, EncoderClass] = {"nature": NatureCNN, "impala": ImpalaCNN, "
 
 
 def encoder_names() -> list[str]:
-    """Return the names that the setting `encoder` knows, besides `module:Name`."""
+    """Return the valid names of the setting `encoder`, besides `module:Name`."""
     return ["auto", "flat", *ENCODERS]
 
 
@@ -117,7 +117,7 @@ def encoder_name(encoder: EncoderClass) -> str:
     """Return `module:Name` of a class or function, which is saved in checkpoints."""
     if not hasattr(encoder, "__qualname__"):
         raise UserError(
-            f"encoder is {encoder!r}, which has no name to be saved under; give a class, and its arguments as "
+            f"encoder is {encoder!r}, which has no name to save; pass a class, and its arguments as "
             "encoder_kwargs"
         )
     return f"{encoder.__module__}:{encoder.__qualname__}"

@@ -24,7 +24,7 @@ def check_encoder(module: Any, name: str, inputs: ObservationInputs) -> nn.Modul
     The trial uses one row in eval mode, then several in training mode. The returned module also scales images.
     """
     if not isinstance(module, nn.Module):
-        raise UserError(f"encoder {name} gives a {type(module).__name__}; it must be a torch.nn.Module")
+        raise UserError(f"encoder {name} creates a {type(module).__name__}; it must be a torch.nn.Module")
     width = getattr(module, "features_dim", None)
     if not isinstance(width, Integral) or width < 1:
         raise UserError(

@@ -29,7 +29,7 @@ class LinearLayer:
     """[O], or [M, 1, O]."""
     activation: Activation | None = None
     appends_inputs: bool = False
-    """Whether the layer returns its inputs beside its outputs (`LinearAndFeatures`); only the last layer may."""
+    """Whether the layer also returns its inputs (`LinearAndFeatures`); only the last layer may."""
 
     def matrix(self, tensor: Tensor) -> Tensor:
         """Return the weight or its gradient as a matrix [..., I, O]."""

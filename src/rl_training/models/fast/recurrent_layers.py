@@ -53,7 +53,7 @@ class Weights:
 
     @classmethod
     def of(cls, layer: CoreLayer, gradient_of: GradientOf) -> "Weights | None":
-        """Return those of a layer; None if one of its parameters is frozen."""
+        """Return the views for a layer; None if one of its parameters is frozen."""
         parameters = (layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh)
         places = [place.numpy() for place in map(gradient_of, parameters) if place is not None]
         if len(places) < len(parameters):

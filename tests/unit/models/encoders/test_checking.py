@@ -108,7 +108,7 @@ def test_state_that_is_no_tensor_does_no_harm() -> None:
 
 
 def test_what_has_no_name_cannot_be_saved() -> None:
-    with pytest.raises(UserError, match=r"no name to be saved under; give a class, and its arguments"):
+    with pytest.raises(UserError, match=r"no name to save; pass a class, and its arguments"):
         encoder_name(partial(tiny_encoders.Plain, scale=2.0))
 
 
