@@ -152,9 +152,8 @@ def _check_algorithm(chosen: str | None, basis: "Basis") -> None:
         raise UserError(f"unknown algorithm '{chosen}'{did_you_mean(chosen, known)}")
     if basis.config is not None and basis.config.algo != chosen:
         what, kind = ("the config", "config") if basis.learned is None else (basis.learned.path, "run")
-        raise UserError(
-            f"{what} is for {basis.config.algo}, not for {chosen}; leave out '{chosen}' or use another {kind}"
-        )
+        remedy = f"leave out '{chosen}' or use another {kind}"
+        raise UserError(f"{what} is for {basis.config.algo}, not for {chosen}; {remedy}")
 
 
 @dataclass(frozen=True)

@@ -90,9 +90,7 @@ def _refuse_unknown(flag: str, value: str | None, known: set[str]) -> None:
 
 def _print_table(chosen: Sequence[Preset]) -> None:
     rows = [("preset", "environment", "steps", "score")]
-    rows += [
-        (preset.name, preset.task, f"{preset.total_timesteps:,}", preset.about.expected) for preset in chosen
-    ]
+    rows += [(each.name, each.task, f"{each.total_timesteps:,}", each.about.expected) for each in chosen]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     family = None
     for row, preset in zip(rows, [None, *chosen], strict=True):
@@ -116,9 +114,8 @@ def _show(argv: list[str]) -> int:
             print(f"{label:<14} {printable(text)}")
     settings = preset.path.read_text(encoding="utf-8")
     print(f"\n{settings[settings.index('algo:') :]}")
-    print(
-        f"Run it:\n  rl-training zoo run {preset.name} --seeds 5\n  rl-training train --config {preset.name}"
-    )
+    name = preset.name
+    print(f"Run it:\n  rl-training zoo run {name} --seeds 5\n  rl-training train --config {name}")
     return 0
 
 

@@ -36,18 +36,6 @@ USUAL_FRAMES = {
 """Defaults of the image settings."""
 
 
-def resolved_frames(
-    preprocessing: str, image_size: int | None, grayscale: bool | None, frame_stack: int | None
-) -> Frames:
-    """Return the image settings, with defaults for those that are not given."""
-    usual = USUAL_FRAMES[preprocessing]
-    return Frames(
-        image_size=usual.image_size if image_size is None else image_size,
-        grayscale=usual.grayscale if grayscale is None else grayscale,
-        stack=usual.stack if frame_stack is None else frame_stack,
-    )
-
-
 def preprocessing_problems(config: CheckedConfig) -> list[str]:
     """Return one message per setting that is out of range, or that the chosen preprocessing does not use."""
     usual = {item.name: item.default for item in fields(config)}  # type: ignore[arg-type]  # always mixed into a dataclass

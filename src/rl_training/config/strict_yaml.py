@@ -46,11 +46,9 @@ class StrictLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key '{key}' is written twice", key_node.start_mark
-                )
+            hashable = isinstance(key, Hashable)
+            if not hashable or key in seen:
+                problem = f"key '{key}' is written twice" if hashable else "a key must be text"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)

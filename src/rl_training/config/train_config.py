@@ -16,7 +16,7 @@ import yaml
 from rl_training.config.env_wrappers import Wrappers
 from rl_training.config.fields import CheckedConfig
 from rl_training.config.plain_data import PLAIN, is_plain, plain
-from rl_training.config.preprocessing import USUAL_FRAMES, Frames, preprocessing_problems, resolved_frames
+from rl_training.config.preprocessing import USUAL_FRAMES, Frames, preprocessing_problems
 from rl_training.config.presets import find_config, settings_of
 from rl_training.config.strict_yaml import read_yaml
 from rl_training.core.errors import ConfigError, did_you_mean
@@ -217,7 +217,12 @@ class TrainConfig(CheckedConfig):
     @property
     def frames(self) -> Frames:
         """The image settings, with the defaults of `preprocessing` for those that are not given."""
-        return resolved_frames(self.preprocessing, self.image_size, self.grayscale, self.frame_stack)
+        usual = USUAL_FRAMES[self.preprocessing]
+        return Frames(
+            image_size=usual.image_size if self.image_size is None else self.image_size,
+            grayscale=usual.grayscale if self.grayscale is None else self.grayscale,
+            stack=usual.stack if self.frame_stack is None else self.frame_stack,
+        )
 
     @property
     def makes_frames(self) -> bool:

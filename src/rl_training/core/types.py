@@ -1,7 +1,7 @@
-"""The records that travel between layers. Letters: `T` time, `N` environments, `B` batch.
+"""The records that are passed between layers. Letters: `T` time, `N` environments, `B` batch.
 
-The environment side speaks NumPy and the learning side torch: on arrays of eight rows a NumPy call costs a
-third of a torch call, and on the CPU the buffers let both see the same memory.
+Environments use NumPy and learners torch: on arrays of eight rows a NumPy call takes a third of the time of a torch
+call, and on the CPU both share the memory of the buffers.
 """
 
 from collections.abc import Iterator
@@ -125,13 +125,13 @@ class StepArrays:
     reward: Array
     """The raw reward, for logs and evaluations."""
     terminated: Array
-    """The task ended; wins if both flags are set."""
+    """The task ended; takes precedence if both flags are set."""
     truncated: Array
-    """The clock was stopped and the task was not over: the future still has value."""
+    """A time limit ended the episode, but not the task: returns bootstrap from the final observation."""
     ended: Array
     """terminated | truncated."""
     valid: Array
-    """False on the dead row of a next-step autoreset."""
+    """False in the row of a next-step autoreset, which is not a transition."""
     cut: Array
     """Later rewards do not count for earlier actions, although the episode continues: a lost life. Never where `ended`.
 
@@ -146,12 +146,10 @@ class StepArrays:
     """Whether an episode that ended reached its goal, 1 or 0; nan if that is not reported."""
 
     def __post_init__(self) -> None:
-        told: Array | None = self.success
-        if told is None:
-            self.success = np.full(len(self.reward), np.nan)
-        given: Array | None = self.signal
-        if given is None:
-            self.signal = self.reward
+        signal: Array | None = self.signal
+        self.signal = self.reward if signal is None else signal
+        success: Array | None = self.success
+        self.success = np.full(len(self.reward), np.nan) if success is None else success
 
 
 @dataclass
@@ -159,7 +157,7 @@ class ActArrays:
     """The outputs of an explorer; rows [N]; allocated once, overwritten in place."""
 
     action: Array
-    """As stored: unclipped, in the policy's units. The env adapter rescales and clips a copy."""
+    """As stored: unclipped, in the policy's units. `ActionAdapter` rescales and clips a copy."""
     logprob: Array
     value: Array
     final_value: Array
@@ -177,27 +175,24 @@ class UpdateResult:
     metrics: Metrics
     """Means over its updates."""
     priorities: Tensor | None = None
-    """New errors of the rows [B], for replay by priority."""
+    """New errors of the rows [B], for prioritized replay."""
     updates: int = 1
     """How many batches it learned from."""
 
 
 @dataclass
 class Evaluation:
-    """One evaluation: every episode's raw return and length, with the summary users read."""
+    """One evaluation: raw return and length of every episode."""
 
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     successes: list[float] = field(default_factory=list)
-    """1 or 0 for each episode that said whether it reached its goal."""
+    """1 or 0 for each episode that reports `is_success`."""
     num_capped: int = 0
-    """How many episodes were cut off because they did not end: their returns are those up to the cut."""
+    """Number of episodes that were cut off; their returns are those up to the cut."""
 
     def summary(self) -> dict[str, Any]:
-        """Return `mean_reward`, `std_reward`, `mean_ep_length`, the counts and the episodes themselves.
-
-        Where environments tell by `is_success` whether an episode reached its goal, `success_rate` as well.
-        """
+        """Return `mean_reward`, `std_reward`, `mean_ep_length`, counts, episodes and, if reported, `success_rate`."""
         success = {"success_rate": float(np.mean(self.successes))} if self.successes else {}
         return {
             "mean_reward": float(np.mean(self.returns)),

@@ -12,7 +12,7 @@ from gymnasium import Space, spaces
 
 from rl_training.core.errors import EnvironmentFault
 from rl_training.core.spaces.layout import float_dtype
-from rl_training.core.types import Array, StepArrays, leaves
+from rl_training.core.types import Array, ObsArray, StepArrays, leaves
 
 NUMBERS = (float, int, np.number, np.bool_)
 LARGEST_FLOAT = int(np.finfo(np.float64).max)
@@ -152,13 +152,10 @@ class FiniteCheck:
     def __init__(self, out: StepArrays) -> None:
         self._out = out
         self._checks = [
-            ("an observation", key, array, finite_check(array))
-            for key, array in leaves(out.obs)
-            if np.issubdtype(array.dtype, np.floating)
-        ] + [("a reward", "", out.reward, reward_check(out.reward))]
-        self._finals = [
-            (key, array) for key, array in leaves(out.final_obs) if np.issubdtype(array.dtype, np.floating)
+            ("an observation", key, array, finite_check(array)) for key, array in _floats(out.obs)
         ]
+        self._checks.append(("a reward", "", out.reward, reward_check(out.reward)))
+        self._finals = _floats(out.final_obs)
 
     def refuse(self, step: int) -> None:
         """Raise if an observation or reward of a step is not finite."""
@@ -189,6 +186,10 @@ class FiniteCheck:
                 "a wrapper"
             )
         raise _fault(name, key, bad, rows[bad], step)
+
+
+def _floats(obs: ObsArray) -> list[tuple[str, Array]]:
+    return [(key, array) for key, array in leaves(obs) if np.issubdtype(array.dtype, np.floating)]
 
 
 def finite_check(array: Array) -> Callable[[], float]:

@@ -160,15 +160,14 @@ class VectorStepper:
         if not isinstance(self.env, SyncVectorEnv | AsyncVectorEnv):
             return {}
         states: tuple[Snapshot, ...] = self.env.call("snapshot")
+        last = enumerate(leaves(self.out.obs))
         saved: State = {
             "episodes": [state.episode for state in states],
             "lengths": [len(state.actions) for state in states],
             "actions": torch.from_numpy(np.concatenate([state.actions for state in states])),
             "seen": [state.seen for state in states],
             "paid": [state.paid for state in states],
-            "obs": {
-                str(i): torch.from_numpy(array.copy()) for i, (_, array) in enumerate(leaves(self.out.obs))
-            },
+            "obs": {str(i): torch.from_numpy(array.copy()) for i, (_, array) in last},
             "vector_steps": self.vector_steps,
         }
         for name in ("statistics", "statistics_at_reset"):
@@ -221,9 +220,8 @@ class VectorStepper:
         Environment j takes entry j modulo their number.
         """
         if isinstance(self.env, SyncVectorEnv | AsyncVectorEnv) and any(statistics):
-            self.env.set_attr(
-                "new_statistics", [statistics[i % len(statistics)] for i in range(self.spec.num_envs)]
-            )
+            chosen = [statistics[i % len(statistics)] for i in range(self.spec.num_envs)]
+            self.env.set_attr("new_statistics", chosen)
             if frozen:
                 self.env.call("freeze_statistics")
 

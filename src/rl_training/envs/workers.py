@@ -84,9 +84,8 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         if all(successes):
             return
-        failed = sorted(
-            (self.error_queue.get() for success in successes if not success), key=lambda entry: int(entry[0])
-        )
+        errors = [self.error_queue.get() for success in successes if not success]
+        failed = sorted(errors, key=lambda entry: int(entry[0]))
         for index, *_ in failed:
             self.parent_pipes[index].close()
             self.parent_pipes[index] = None  # type: ignore[call-overload]  # as Gymnasium marks lost workers
@@ -113,17 +112,14 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
         for index, process in enumerate(self.processes):
             process.join(timeout=1.0)
             if not process.is_alive():
-                return EnvironmentFault(
-                    f"the worker of environment {index} died (exit code {process.exitcode})"
-                )
+                code = process.exitcode
+                return EnvironmentFault(f"the worker of environment {index} died (exit code {code})")
         return EnvironmentFault("the connection to an environment's worker was lost")
 
     def _silent_worker(self) -> EnvironmentFault:
         silent = [i for i, pipe in enumerate(self.parent_pipes) if pipe is None or not pipe.poll(0)]
-        names = ", ".join(map(str, silent)) or "?"
-        return EnvironmentFault(
-            f"the worker of environment {names} did not answer for {self.seconds_to_answer:g} s"
-        )
+        names, seconds = ", ".join(map(str, silent)) or "?", self.seconds_to_answer
+        return EnvironmentFault(f"the worker of environment {names} did not answer for {seconds:g} s")
 
 
 def _mortal_worker(parent: int, *args: Any) -> None:

@@ -82,10 +82,9 @@ class AtariPreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Repeat an action for `frame_skip` frames, fewer if the game ends."""
         fires, score = self._fire_is_due, 0.0
+        played = self.fire if fires else action
         for _ in range(self.skip):
-            _, reward, terminated, truncated, info = self._advance(
-                self.fire if fires else action, sticky=not fires
-            )
+            _, reward, terminated, truncated, info = self._advance(played, sticky=not fires)
             score += float(reward)
             if self.pools:
                 self._read_screen()

@@ -165,13 +165,11 @@ class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _transformed(self, space: Space[Any], frames: Frames, key: str) -> Space[Any]:
         """Return the space after preprocessing, and register the pipeline of each image."""
         if isinstance(space, spaces.Dict):
-            return spaces.Dict(
-                {n: self._transformed(part, frames, f"{key}/{n}") for n, part in space.spaces.items()}
-            )
+            entries = space.spaces.items()
+            return spaces.Dict({n: self._transformed(part, frames, f"{key}/{n}") for n, part in entries})
         if isinstance(space, spaces.Tuple):
-            return spaces.Tuple(
-                self._transformed(part, frames, f"{key}/{n}") for n, part in enumerate(space.spaces)
-            )
+            parts = enumerate(space.spaces)
+            return spaces.Tuple(self._transformed(part, frames, f"{key}/{n}") for n, part in parts)
         if not isinstance(space, spaces.Box) or len(space.shape) not in (2, 3):
             return space
         # a plain observation is an image by the setting; an entry of several must look like one
