@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -154,15 +155,12 @@ class Agent:
         if num_episodes < 1:
             raise UserError(f"num_episodes is {num_episodes}; use 1 or more")
         config, factory = self.playground(env)
-        stepper = evaluation_stepper(config, num_episodes, factory)
-        try:
+        with closing(evaluation_stepper(config, num_episodes, factory)) as stepper:
             check_spaces(self._name, config, stepper.spec, self.spec)
             stepper.use_statistics(self.statistics)
             return evaluate_policy(
                 config, stepper, self.policy, num_episodes, deterministic=deterministic
             ).summary()
-        finally:
-            stepper.close()
 
     def playground(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
         """Return the config and the function to build evaluation environments; these may have no action masks."""

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 
 def copied_state(state: dict[str, State]) -> dict[str, State]:
-    """Return a copy of the state on the CPU.
-
-    Parameters are views of one flat vector, which pickling would write once per parameter.
-    """
+    """Return a copy on the CPU; views of one flat vector, which pickle would write once each, become tensors."""
     copies = {}
     for group, content in state.items():
         tensors, plain = split_state(content)

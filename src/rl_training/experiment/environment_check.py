@@ -64,15 +64,14 @@ def check_env(
     `env` is an id, a function that builds an environment, or an environment. The last one is not checked for
     determinism, because that needs a second environment.
     """
-    instance = env if isinstance(env, gymnasium.Env) else None
     factory: EnvFactory | None = None
-    if instance is not None:
-        factory = lambda **kwargs: instance  # noqa: E731
-    elif not isinstance(env, str):
-        factory = checked_factory(env)
-    name = env if isinstance(env, str) else type(instance.unwrapped if instance else env).__name__
-    name = getattr(env, "__name__", name) if factory is not None and instance is None else name
-    report = EnvReport(str(name))
+    if isinstance(env, str):
+        name = env
+    elif isinstance(env, gymnasium.Env):
+        name, factory = type(env.unwrapped).__name__, lambda **kwargs: env
+    else:
+        name, factory = str(getattr(env, "__name__", type(env).__name__)), checked_factory(env)
+    report = EnvReport(name)
     config = TrainConfig(
         algo="ppo",
         env_id=report.name,
@@ -84,7 +83,7 @@ def check_env(
     )
     try:
         with callers_generators_kept():
-            _examine(report, config, factory, alone=instance is not None)
+            _examine(report, config, factory, alone=isinstance(env, gymnasium.Env))
     except (UserError, RunFault) as error:
         report.problems.append(str(error))
     return report

@@ -34,10 +34,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def unshare(path: Path) -> None:
-    """Replace a file that has other hard links, as in a backup of the run, with a copy.
-
-    Appending to it then changes no file outside the run.
-    """
+    """Replace a file that has other hard links with a copy, so that appending changes no file outside the run."""
     if path.lstat().st_nlink > 1:
         with path.open("rb") as shared, replacing(path) as own:
             shutil.copyfileobj(shared, own)

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self, TypeVar
 
 from rl_training.core.types import Progress, UpdateResult
@@ -45,10 +45,7 @@ class Interrupts(Callback):
         self.on_collect(progress)
 
     def interruptible(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, or raise PauseTraining as soon as a pause is requested.
-
-        For evaluations, resets and replays, which may take long and can be repeated.
-        """
+        """Return the result of `work`, which can be repeated; raise PauseTraining as soon as a pause is requested."""
         try:
             self._at_once = True
             if self.reason is not None:
@@ -70,9 +67,7 @@ class Interrupts(Callback):
                 signal.setitimer(signal.ITIMER_REAL, min(self.max_time, MAX_ALARM))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if signal.SIGALRM in self._before:
             signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in self._before.items():

@@ -135,10 +135,7 @@ def largest_layer(config: TrainConfig, spec: EnvSpec) -> int:
 
 @contextlib.contextmanager
 def using_threads(wanted: int | Literal["auto"]) -> Iterator[None]:
-    """Set the number of threads of torch and BLAS for a while, regardless of environment variables.
-
-    `auto` means one thread until `settle_threads` has replaced it.
-    """
+    """Set the number of threads of torch and BLAS for a while; `auto` is one, until `settle_threads` replaces it."""
     before, number = torch.get_num_threads(), 1 if wanted == "auto" else wanted
     torch.set_num_threads(number)
     try:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
@@ -63,10 +63,7 @@ class JobFolder:
         self.path = folder
 
     def make(self) -> None:
-        """Create the folder, or raise a clear error.
-
-        It must not be a run folder: the runs inside would not be listed, and would be removed with it.
-        """
+        """Create the folder; raise if it is a run folder, in which other runs would not be listed."""
         if read_run(self.path).is_run:
             raise UserError(f"output_dir '{self.path}' is a run folder; choose another folder")
         try:
@@ -105,8 +102,7 @@ class JobFolder:
             raise UserError(f"{error}; {remedy}") from error
         if not _is_record(record, job):
             raise UserError(f"{path} is not the record of a job; {remedy}")
-        found: dict[str, Any] = record
-        return found
+        return record
 
     def write_record(self, job: Job, record: dict[str, Any]) -> dict[str, Any]:
         """Write a record at once, and return it."""
@@ -136,7 +132,7 @@ class JobFolder:
         return self.path / "jobs" / f"{job.key}.json"
 
 
-def _is_record(record: Any, job: Job) -> bool:
+def _is_record(record: Any, job: Job) -> TypeGuard[dict[str, Any]]:
     """Return whether a value is a valid record of this job."""
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         return False
@@ -167,10 +163,7 @@ def has_ended(run_dir: Path) -> bool:
 
 
 def ended_record(job: Job, run_dir: Path) -> dict[str, Any]:
-    """Return the record of a run that has ended: its evaluations, time and versions.
-
-    A run whose evaluations cannot be scored counts as failed.
-    """
+    """Return the record of a run that has ended; a run whose evaluations cannot be scored counts as failed."""
     run = read_run(run_dir)
     try:
         scored = scored_run(run)

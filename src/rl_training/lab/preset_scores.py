@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -58,11 +58,10 @@ def read_measured(name: str) -> dict[str, Any] | None:
     data = read_json(path)
     if not _is_result(data):
         raise UserError(f"{path} is not a result of format {FORMAT}; measure the preset again")
-    found: dict[str, Any] = data
-    return found
+    return data
 
 
-def _is_result(data: Any) -> bool:
+def _is_result(data: Any) -> TypeGuard[dict[str, Any]]:
     """Return whether a value is a valid result."""
     try:
         figures = [data["iqm"], *(data["interval_95"] or (0, 0)), *(run["score"] for run in data["runs"])]

@@ -76,10 +76,7 @@ class ScoredRun:
 
 
 def scored_run(run: RunRecord, *, name: str | None = None, task: str | None = None) -> ScoredRun:
-    """Return a finished run as a scored run; by default named by its algorithm and environment.
-
-    Raises for runs that are unfinished, failed or damaged.
-    """
+    """Return a finished run as a scored run, by default named by its algorithm; raise for any other run."""
     if not run.is_run:
         raise UserError(f"{run.path} is not a run ({run.problem}); give a run folder")
     if run.status not in DONE:

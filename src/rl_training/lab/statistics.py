@@ -167,10 +167,7 @@ def _duels(ours: Sequence[Array], theirs: Sequence[Array]) -> list[Array]:
 
 @dataclass(frozen=True)
 class Published:
-    """A published score: the mean of `num_seeds` runs and their standard deviation, if known.
-
-    `remark` explains known differences.
-    """
+    """A published mean of `num_seeds` runs, with their standard deviation; `remark` explains differences."""
 
     mean: float
     std: float | None = None

@@ -22,10 +22,7 @@ TRIES, PAUSE = 20, 0.01
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read the checkpoint of a run (its newest intact one), a checkpoint folder, a saved agent, or `last`/`best`.
-
-    The run may still be training: a checkpoint that is replaced or pruned during the read is read again.
-    """
+    """Read the newest intact checkpoint of a run, which may be training, a checkpoint folder, or `last`/`best`."""
     given = readable_path(path)
 
     def attempt(remarks: list[str]) -> Checkpoint:

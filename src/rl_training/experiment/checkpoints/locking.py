@@ -6,7 +6,6 @@ import os
 import stat
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rl_training.core.errors import UserError
@@ -105,9 +104,7 @@ class RunLock:
         except FileNotFoundError:
             return False
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         descriptor = _HELD.pop(self._key, None)
         if descriptor is not None:  # None in a forked worker
             os.close(descriptor)

@@ -37,10 +37,7 @@ NAMES = {
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[int, str]:
-    """Atomically replace the file at `path`; return its size and its hash.
-
-    A contiguous CPU tensor, such as a parameter or replay rows, is written without a copy.
-    """
+    """Atomically replace the file at `path`, without copying contiguous CPU tensors; return its size and hash."""
     size, digest = 0, hashlib.sha256()
     with replacing(path) as file:
         for piece in _pieces(tensors):

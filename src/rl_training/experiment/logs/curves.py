@@ -18,10 +18,7 @@ from rl_training.experiment.logs.rows import (
 
 
 def plot_learning_curve(run_dir: Path, title: str) -> None:
-    """Write training and evaluation returns of a run as `learning_curve.png`; nothing if there are none yet.
-
-    A failure is a warning, so that a picture never ends a run.
-    """
+    """Write the returns of a run, if there are any, as `learning_curve.png`; a failure is only a warning."""
     path = run_dir / "learning_curve.png"
     try:
         rows, evaluations = _returns(run_dir)

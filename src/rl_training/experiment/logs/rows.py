@@ -18,10 +18,7 @@ RowCheck = Callable[[dict[str, Any]], bool]
 
 
 def read_rows(path: Path, fits: RowCheck = bool) -> list[dict[str, Any]]:
-    """Return the rows of a JSON-lines file that `fits` accepts; others are skipped with a warning.
-
-    An incomplete last line, as after a crash, is skipped silently.
-    """
+    """Return the rows that `fits` accepts; others cause a warning, except an incomplete last line."""
     if not path.exists():
         return []
     with path.open("rb") as file:

@@ -96,10 +96,7 @@ class RunRecord:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """All settings in one flat dict, with `env_kwargs.x` for nested ones; empty if they cannot be read.
-
-        Read on first use, because parsing YAML is slow.
-        """
+        """All settings in one flat dict, with `env_kwargs.x` for nested ones; empty if they cannot be read."""
         try:
             return flattened(read_settings(self.path / "config.yaml"))
         except UserError:
