@@ -616,7 +616,7 @@ class TestStopsAndBudgetsSurvive:
         config = tiny(total_timesteps=320, eval_every_timesteps=32, stop_at_reward=0.0)
         run_dir = train(config).run_dir
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.start._engine", self.killed)
+            patch.setattr("rl_training.experiment.start.LocalEngine", self.killed)
             with pytest.raises(Killed):
                 resume(run_dir, total_timesteps=64)
         assert status_of(run_dir) == "stopped"
@@ -642,7 +642,7 @@ class TestStopsAndBudgetsSurvive:
     def test_the_budget_in_the_config_file_never_says_more_than_the_checkpoint(self, tiny, monkeypatch):
         run_dir = train(tiny(total_timesteps=64)).run_dir
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.start.write_checkpoint", self.killed)
+            patch.setattr("rl_training.experiment.resume.write_checkpoint", self.killed)
             with pytest.raises(Killed):
                 resume(run_dir, total_timesteps=160)
         assert load_config(run_dir / "config.yaml").total_timesteps == 64
