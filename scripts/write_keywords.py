@@ -15,8 +15,7 @@ from pathlib import Path
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import AlgorithmConfig, TrainConfig
-from rl_training.config.field_docs import field_docs
-from rl_training.config.fields import CheckedConfig
+from rl_training.config.fields import CheckedConfig, field_docs
 
 FILE = Path(__file__).resolve().parents[1] / "src/rl_training/algorithms/keywords.pyi"
 HEADER = '''"""Settings as keyword arguments, for type checkers and editors.

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import yaml
 
 from rl_training.config.env_wrappers import Wrappers, wrapper_texts
-from rl_training.config.field_docs import field_docs
-from rl_training.config.fields import coerce
+from rl_training.config.fields import coerce, field_docs
 from rl_training.config.schedules import Schedule, schedule_text
 from rl_training.config.strict_yaml import FORGED, StrictLoader
 from rl_training.core.errors import UserError, did_you_mean

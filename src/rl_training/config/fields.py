@@ -1,9 +1,15 @@
-"""Dataclasses that check their values against the annotations; every error names the remedy."""
+"""Fields of settings: values are checked against the annotation, and the docstring under a field is its help text.
 
+To change a help text, edit the docstring in the class that declares the field, such as `TrainConfig` or `PPOConfig`.
+"""
+
+import ast
+import inspect
+import textwrap
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from os import PathLike
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -141,3 +147,36 @@ def _coerce_scalar(value: Any, wanted: type) -> Any:
             return str(value)
         raise ValueError("use text")
     return value
+
+
+@dataclass(frozen=True)
+class FieldDoc:
+    """Annotation and docstring of one field."""
+
+    owner: type
+    """The class that declares it."""
+    annotation: str
+    text: str
+    """The docstring under the field."""
+
+
+def field_docs(config_class: type) -> dict[str, FieldDoc]:
+    """Return the documented fields of a dataclass and of its bases, by name."""
+    found: dict[str, FieldDoc] = {}
+    for owner in reversed(config_class.__mro__):
+        if is_dataclass(owner):
+            found |= _own_docs(owner)
+    return found
+
+
+def _own_docs(owner: type) -> dict[str, FieldDoc]:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for statement, following in zip(tree.body, tree.body[1:], strict=False):
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
+            continue
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            text = str(following.value.value)
+            found[statement.target.id] = FieldDoc(owner, ast.unparse(statement.annotation), text)
+    return found

@@ -10,7 +10,7 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.cli.train import RUN_GROUPS
 from rl_training.config import TrainConfig, config_from_dict, load_config
-from rl_training.config.field_docs import field_docs
+from rl_training.config.fields import field_docs
 from rl_training.config.preprocessing import IMAGE_SETTINGS, Frames
 from rl_training.core.errors import ConfigError, UserError
 
