@@ -15,7 +15,7 @@ from rl_training.core.types import Progress
 from rl_training.data.replay_buffer import ReplayBuffer
 
 SHORT = {
-    "max_episode_steps": 30, "total_timesteps": 2048, "learning_starts": 500, "exploration_fraction": 0.4,
+    "max_episode_steps": 15, "total_timesteps": 2048, "learning_starts": 500, "exploration_fraction": 0.4,
     "seed": 7, "gradient_steps": 16, "batch_size": 32,
 }  # fmt: skip
 SETTINGS: dict[str, dict[str, Any]] = {
