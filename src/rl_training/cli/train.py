@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from rl_training.cli.arguments import Argument, Option, arguments_of, parse_values, print_help, wants_help
+from rl_training.cli.env_flags import TWO_ENVIRONMENTS
 from rl_training.cli.exit_codes import command_name
 from rl_training.config import TrainConfig, algorithm_config_class, known_algorithms, load_config
 from rl_training.config.preprocessing import SETTINGS_OF
 from rl_training.config.presets import preset_name, presets
 from rl_training.core.errors import ConfigError, UserError, did_you_mean, printable
+from rl_training.envs.factory import import_factory
 from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.warm_start import check_trust, inherited_config
@@ -65,6 +67,8 @@ class Train:
     start_from: Annotated[str | None, Option(metavar="RUN", once=True)] = None
     """A run, or a saved agent, to fine-tune: the new run starts from its weights, statistics and settings; flags
     override the settings. Optimizer, counters and random streams are new; the old run is not changed."""
+    env_factory: Annotated[str | None, Option(metavar="MODULE:FUNCTION")] = None
+    """A function that builds the environment, instead of --env-id; resume and eval need the flag as well."""
     trust_modules: bool = False
     """With --start-from: import the modules that someone else's run names for environment, wrappers, encoder and
     schedules."""
@@ -88,6 +92,12 @@ def run(argv: list[str]) -> int:
         chosen = "ppo"
     _check_algorithm(chosen, basis)
     assert chosen is not None
+    factory = None
+    if flags.env_factory is not None:
+        if any(word.partition("=")[0] == "--env-id" for word in rest):
+            raise UserError(TWO_ENVIRONMENTS)
+        factory = import_factory(flags.env_factory)
+        rest = [f"--env-id={flags.env_factory.partition(':')[2]}", *rest]
     config, named = config_from_flags(chosen, base, rest, prog)
     if basis.learned is not None:
         check_trust(basis.learned, config, named, trusted=flags.trust_modules)
@@ -95,6 +105,7 @@ def run(argv: list[str]) -> int:
     profile = RunProfile() if flags.profile else None
     result = train(
         config,
+        factory=factory,
         learned=basis.learned,
         callbacks=[] if profile is None else [profile],
         console=make_console(flags.quiet),
@@ -103,7 +114,7 @@ def run(argv: list[str]) -> int:
     if flags.quiet:
         print(result.run_dir)
         return 0
-    print_result(result)
+    print_result(result, "" if factory is None else f" --env-factory {flags.env_factory}")
     if basis.preset is not None and not result.paused:
         known = compare_run_with_results(basis.preset, config, result.run_dir)
         if known is not None:
@@ -183,14 +194,14 @@ def _basis(flags: Train) -> Basis:
     return Basis(learned.config, learned)
 
 
-def print_result(result: TrainResult) -> None:
-    """Print the score, the run folder and the next commands."""
+def print_result(result: TrainResult, flags: str = "") -> None:
+    """Print the score, the run folder and the next commands, which need `flags`."""
     command, steps = command_name(), f"{result.metrics['global_step']:,} steps"
     run_dir = printable(result.run_dir)
     print()
     if result.paused:
         print(f"Paused after {steps}: {printable(result.stop_reason)}. Resume it with:")
-        print(f"  {command} resume {run_dir}", flush=True)
+        print(f"  {command} resume {run_dir}{flags}", flush=True)
         return
     if "eval/mean_reward" in result.metrics:
         score = f"{result.metrics['eval/mean_reward']:.1f} ± {result.metrics['eval/std_reward']:.1f}"
@@ -200,7 +211,7 @@ def print_result(result: TrainResult) -> None:
     print(f"Run folder        {run_dir}")
     print(f"Learning curve    {run_dir}/learning_curve.png")
     print("\nTry next:")
-    print(f"  {command} eval {run_dir} --num-episodes 20")
-    print(f"  {command} eval {run_dir} --record videos")
+    print(f"  {command} eval {run_dir} --num-episodes 20{flags}")
+    print(f"  {command} eval {run_dir} --record videos{flags}")
     longer = 2 * result.metrics["global_step"]
-    print(f"  {command} resume {run_dir} --total-timesteps {longer}", flush=True)
+    print(f"  {command} resume {run_dir} --total-timesteps {longer}{flags}", flush=True)

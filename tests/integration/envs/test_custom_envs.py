@@ -274,3 +274,19 @@ def test_defaults_suit_two_environments_of_64_steps(tiny):
     result = train_ppo(config, total_timesteps=128, num_envs=2, num_steps=64)
     assert result.metrics["global_step"] == 128
     assert result.checkpoint_path.parents[1] == result.run_dir
+
+
+def test_a_function_builds_the_environment_of_train_resume_and_eval(cli, tmp_path):
+    factory = ("--env-factory", "tiny_envs:Clockwork")
+    settings = ("--num-steps", 16, "--batch-size", 16, "--total-timesteps", 32, "--num-envs", 2)
+    trained = cli("train", "ppo", *factory, *settings, "--output-dir", tmp_path)
+    assert trained.code == 0, trained.err
+    assert trained.out.count("--env-factory tiny_envs:Clockwork") == 3, "the next commands need it, too"
+    (run_dir,) = tmp_path.iterdir()
+    assert run_dir.name.startswith("ppo__Clockwork__")
+    assert cli("resume", run_dir, *factory, "--total-timesteps", 64).code == 0
+    assert cli("eval", run_dir, *factory, "--num-episodes", 1).code == 0
+    assert "give the function" in cli("eval", run_dir, "--num-episodes", 1).sentence
+    both = cli("train", "ppo", *factory, "--env-id", "CartPole-v1")
+    assert both.code == 2
+    assert "both name an environment" in both.sentence
