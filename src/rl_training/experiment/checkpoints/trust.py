@@ -13,7 +13,9 @@ import stat
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
+from pkgutil import iter_modules
 
 from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import wrapper_calls
@@ -21,8 +23,8 @@ from rl_training.config.schedules import function_name
 from rl_training.core.errors import UserError
 
 KEY_BYTES = 32
-OWN_MODULES = ("rl_training.envs.tasks",)
-"""Modules of this package that only register environments."""
+OWN_TASKS = "rl_training.envs.tasks"
+"""The package with our own environments, whose modules only register them."""
 HARMLESS_WRAPPERS = (
     "AddRenderObservation", "AddWhiteNoise", "AtariPreprocessing", "ClipAction", "ClipReward", "DelayObservation",
     "DiscretizeAction", "DiscretizeObservation", "DtypeObservation", "FilterObservation", "FlattenObservation",
@@ -51,7 +53,14 @@ def is_signed(text: str, signature: object) -> bool:
 def module_is_imported(name: str) -> bool:
     """Return whether the module of `module:Name` is imported already, belongs to this package, or is not given."""
     module = name.rpartition(":")[0]
-    return not module or module in sys.modules or module in OWN_MODULES
+    return not module or module in sys.modules or module in own_modules()
+
+
+@lru_cache(maxsize=1)
+def own_modules() -> frozenset[str]:
+    """Return the modules with our own environments, without importing them."""
+    folder = Path(__file__).parents[2] / "envs" / "tasks"
+    return frozenset([OWN_TASKS, *(f"{OWN_TASKS}.{module.name}" for module in iter_modules([str(folder)]))])
 
 
 def imports_nothing(config: TrainConfig) -> bool:

@@ -1,15 +1,22 @@
 """Signatures: this user's, of exactly this text, with a key that nobody else has or chooses."""
 
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.envs import tasks
 from rl_training.experiment.checkpoints.trust import (
     Permission,
+    foreign_wrappers,
+    imports_nothing,
     is_signed,
     module_is_imported,
+    own_modules,
     sign_text,
 )
 
@@ -92,10 +99,61 @@ def test_the_refusal_says_what_would_be_imported_and_how_to_allow_it():
         ("CartPole-v1", True),
         ("rl_training.envs.tasks:rl_training/Catch-v0", True),
         ("rl_training.envs.tasks:rl_training/MinAtar-v0", True),
+        ("rl_training.envs.tasks.memory:rl_training/MemoryCorridor-v0", True),
+        ("rl_training.envs.tasks.probes:Probe-v0", True),
+        ("rl_training.envs.tasks_of_others:Env-v0", False),
+        ("rl_training.envs.tasks..evil:Env-v0", False),
+        ("rl_training.envs.tasks.no_such_task:Env-v0", False),
         ("rl_training.cli.__main__:Env-v0", False),
         ("rl_training.nowhere:Env-v0", False),
         ("no_such_module:Env-v0", False),
     ],
 )
-def test_which_modules_may_be_imported_for_anybody(name: str, harmless: bool) -> None:
+def test_which_modules_may_be_imported_for_anybody(name: str, harmless: bool, monkeypatch) -> None:
+    for module in [module for module in sys.modules if module.startswith("rl_training.envs.tasks")]:
+        monkeypatch.delitem(sys.modules, module)  # another test may have imported it
     assert module_is_imported(name) is harmless
+
+
+def test_every_task_of_this_package_is_our_own():
+    folder = Path(tasks.__file__).parent
+    assert set(own_modules()) == {tasks.__name__} | {
+        f"{tasks.__name__}.{file.stem}" for file in folder.glob("*.py") if file.stem != "__init__"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "foreign"),
+    [
+        ("gymnasium.wrappers:TimeLimit", False),
+        ("evil:TimeLimit", True),
+        ("gymnasium.wrappers.evil:TimeLimit", True),
+        ("evil.gymnasium.wrappers:TimeLimit", True),
+        ("gymnasium.wrappers:RecordVideo", True),
+    ],
+)
+def test_only_gymnasiums_own_wrappers_are_harmless(name: str, foreign: bool) -> None:
+    for entry in (name, {name: {"max_episode_steps": 5}}):
+        config = TrainConfig(algo="ppo", env_id="CartPole-v1", env_wrappers=[entry])
+        assert foreign_wrappers(config) == ([("env_wrappers", name)] if foreign else [])
+        stranger = Permission("RUN", granted=False)
+        if foreign:
+            with pytest.raises(UserError, match="env_wrappers"):
+                stranger.refuse_all(config)
+        else:
+            stranger.refuse_all(config)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"env_id": "no_such_module:Env-v0"},
+        {"encoder": "no_such_module:Encoder"},
+        {"env_wrappers": ["no_such_module:TimeLimit"]},
+        {"learning_rate_schedule": "no_such_module:schedule"},
+    ],
+)
+def test_each_setting_that_names_a_module_can_import_something(settings: dict[str, Any]) -> None:
+    usual = TrainConfig(algo="ppo", env_id="CartPole-v1")
+    assert imports_nothing(usual)
+    assert not imports_nothing(usual.with_overrides(**settings))
