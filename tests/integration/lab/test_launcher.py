@@ -62,11 +62,17 @@ facts = {"status": "stopped", "algo": "ppo", "env_id": "CartPole-v1", "seed": 1,
 
 
 @pytest.fixture
-def fake_child(tmp_path_factory, monkeypatch):
-    """A child that leaves the traces of a run at once."""
+def child_script(tmp_path_factory, monkeypatch):
+    """Write the program that plays the child."""
     script = tmp_path_factory.mktemp("fake") / "child.py"
-    script.write_text(FAKE.replace("\\\\", "\\"))
     monkeypatch.setattr(launcher_module, "CHILD", ("-S", str(script)))
+    return script.write_text
+
+
+@pytest.fixture
+def fake_child(child_script):
+    """A child that leaves the traces of a run at once."""
+    child_script(FAKE)
 
 
 def wait_until(condition: Any, seconds: float = 60.0) -> None:
@@ -170,6 +176,53 @@ def test_a_signal_pauses_the_children(tmp_path, capfd):
     assert not list((tmp_path / "jobs").iterdir())
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert "SIGTERM: saving a checkpoint of every run" in capfd.readouterr().err
+
+
+def test_a_signal_for_the_launchers_group_does_not_reach_the_children(tmp_path, child_script):
+    """Ctrl-C is sent to the whole group: the launcher alone decides when a run stops."""
+    child_script("import os; print(os.getpid(), os.getpgrp())\n" + FAKE)
+    job = Job("tiny", plain_config())
+    launch([job], tmp_path)
+    process, group = (tmp_path / "runs" / job.key / "output.txt").read_text().split()
+    assert process == group
+    assert int(group) != os.getpgrp()
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        "os.kill(os.getpid(), signal.SIGTERM)",
+        "signal.signal(signal.SIGINT, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGINT)",
+        "sys.exit(128 + signal.SIGTERM)",
+        "sys.exit(128 + signal.SIGINT)",
+    ],
+)
+def test_a_child_that_somebody_else_stops_is_paused_and_not_failed(tmp_path, child_script, stop):
+    """The launcher was not asked to stop, so it ends by itself; the next launch goes on with the run."""
+    child_script(f"import os, signal, sys\n{stop}")
+    job, board = Job("tiny", plain_config()), Recording()
+    stopped = launch([job], tmp_path, board=board)
+    assert board.events == ["1 training", "1 paused"]
+    assert stopped.stopped_by is None
+    assert not list((tmp_path / "jobs").iterdir())
+    child_script(FAKE)
+    assert [state.status for state in launch([job], tmp_path).states] == ["finished"]
+
+
+def test_a_child_that_ends_between_two_looks_is_seen_whole(tmp_path, child_script, monkeypatch):
+    """What it wrote just before its end counts: its end is noticed first, and its files are read afterwards."""
+    go = tmp_path / "go"
+    child_script(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.001)\n{FAKE}")
+
+    class EndsAtOnce(subprocess.Popen):
+        def poll(self):
+            go.touch()
+            self.wait()
+            return super().poll()
+
+    monkeypatch.setattr(subprocess, "Popen", EndsAtOnce)
+    (state,) = launch([Job("tiny", plain_config())], tmp_path / "D").states
+    assert (state.status, state.steps, state.evaluation) == ("finished", 64, 1.5)
 
 
 def test_failures_are_named_and_tried_again_on_demand(tmp_path, fake_child):

@@ -94,6 +94,21 @@ def test_a_resumed_environment_normalises_as_the_uninterrupted_one(backend: str)
         second.close()
 
 
+def test_two_resumes_within_one_episode_replay_it_from_the_same_statistics() -> None:
+    """The second replays from what the first resumed environment saved of its reset."""
+    first, second, third = make_stepper(), make_stepper(), make_stepper()
+    first.reset()
+    moved(first, 9)
+    state = first.state_dict()
+    assert any(
+        length and episode for length, episode in zip(state["lengths"], state["episodes"], strict=True)
+    )
+    assert second.resume(state) == []
+    assert third.resume(second.state_dict()) == []
+    assert statistics(third) == statistics(first)
+    assert moved(third, 9) == moved(first, 9)
+
+
 def test_an_environment_without_such_wrappers_saves_none() -> None:
     stepper = VectorStepper(make_vector_env(CONFIG, 2, factory=DrawingEnv))
     stepper.reset()

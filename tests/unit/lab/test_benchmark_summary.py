@@ -51,6 +51,14 @@ def test_only_normalised_scores_are_aggregated():
     assert total.over_training.value[-1] == pytest.approx(total.iqm.value)
 
 
+def test_the_curve_over_tasks_begins_where_all_of_them_have_been_evaluated():
+    """Before that, a task has no evaluation to interpolate from."""
+    often, seldom = run("Walk", "ppo", 1, [0, 10, 20, 100]), run("Swim", "ppo", 1, [-10, 0])
+    (total,) = summarise([often, seldom], references=REFERENCES).aggregates
+    assert (total.over_training.x[0], total.over_training.x[-1]) == (0.5, 1.0)
+    assert total.over_training.value[0] == pytest.approx((0.1 + 0.0) / 2)
+
+
 def test_tasks_without_references_are_left_out_and_named():
     summary = summarise(RECORDS, references={"Walk": (0.0, 100.0)})
     (total,) = summary.aggregates

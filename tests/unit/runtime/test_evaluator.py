@@ -27,9 +27,25 @@ class Still:
         return np.zeros(len(obs), np.int64), state
 
 
-def make_evaluator(mode: AutoresetMode, *lengths: tuple[int, ...]) -> Evaluator:
+class Counting(Still):
+    """Remembers how many steps it acted in, and notes that beside the step that each row observes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[float, float]] = []
+
+    def initial_state(self, rows: int) -> Any:
+        return (np.zeros((rows, 1)),)
+
+    def act(self, obs: Any, state: Any, **options: Any) -> Any:
+        (counted,) = state
+        self.seen += zip(obs[:, 1].tolist(), counted[:, 0].tolist(), strict=True)
+        return np.zeros(len(obs), np.int64), (counted + 1,)
+
+
+def make_evaluator(mode: AutoresetMode, *lengths: tuple[int, ...], policy: Still | None = None) -> Evaluator:
     builders = [partial(CountingEnv, lengths=each) for each in lengths]
-    return Evaluator(VectorStepper(SyncVectorEnv(builders, autoreset_mode=mode)), Still())
+    return Evaluator(VectorStepper(SyncVectorEnv(builders, autoreset_mode=mode)), policy or Still())
 
 
 def lengths_of(evaluator: Evaluator, num_episodes: int) -> list[int]:
@@ -86,6 +102,20 @@ def test_episodes_that_do_not_end_are_cut_off_and_counted(mode: AutoresetMode) -
     assert evaluation.returns == [n * (n + 1) / 2 for n in evaluation.lengths]
     assert evaluation.num_capped == 4
     assert evaluation.summary()["num_capped_episodes"] == 4
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("max_episode_steps", [None, 4])
+def test_every_episode_begins_with_an_empty_memory(
+    mode: AutoresetMode, max_episode_steps: int | None
+) -> None:
+    """Also after the step that only resets a row, in which the policy is asked for an action all the same."""
+    policy, rng = Counting(), np.random.default_rng(0)
+    evaluator = make_evaluator(mode, (2,), (5,), (1, 3), policy=policy)
+    evaluator.evaluate(9, deterministic=True, rng=rng, max_episode_steps=max_episode_steps)
+    ends = {0.0, 2.0, 5.0, 1.0, 3.0}  # a dead row shows the final observation, and has no memory
+    assert {counted for step, counted in policy.seen if step == 0} == {0.0}
+    assert all(counted == step or (counted == 0 and step in ends) for step, counted in policy.seen)
 
 
 def test_the_summary_has_what_users_read() -> None:

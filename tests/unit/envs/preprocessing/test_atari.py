@@ -275,6 +275,18 @@ class TestStickiness:
             env.step(LEFT)
             assert game.played[-1] == [NOOP, NOOP]
 
+    def test_the_last_action_of_a_game_does_not_stick_to_the_next(self) -> None:
+        used = FakeGame(stickiness=0.5)
+        env, first_actions = wrapped(used, frame_skip=4), set()
+        for seed in range(20):
+            fresh = FakeGame(stickiness=0.5)
+            for each in (env, wrapped(fresh, frame_skip=4)):
+                each.reset(seed=seed)
+                each.step(LEFT)
+            assert used.played[-1] == fresh.played[-1]
+            first_actions.add(used.played[-1][0])
+        assert first_actions == {NOOP, LEFT}, "some games begin with a repeated action, and some do not"
+
     def test_fire_never_sticks_as_the_game_would_wait_for_ever(self) -> None:
         game = FakeGame(stickiness=0.5, lives_from={0: 3, 2: 2})
         env = wrapped(game, fire_reset=True, noop_max=3, frame_skip=4)

@@ -132,6 +132,13 @@ def test_whoever_looks_learns_whether_it_is_held_and_changes_nothing(tmp_path):
     assert not is_held(tmp_path)
 
 
+def test_several_may_look_at_once(tmp_path):
+    """Another look is not the run's owner."""
+    with (tmp_path / ".lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert not is_held(tmp_path)
+
+
 def test_a_look_at_the_lock_keeps_nobody_from_taking_it(tmp_path):
     """Looking takes it for an instant: whoever wants it in that instant tries again."""
     with (tmp_path / ".lock").open("wb") as file:

@@ -61,6 +61,25 @@ def test_a_run_that_is_in_use_is_refused(tmp_path):
     assert not one.exists()
 
 
+def test_a_run_that_is_taken_after_the_check_is_refused_too(tmp_path, monkeypatch):
+    """Whoever resumes it between the check and the removal has the lock, and keeps the run."""
+    one, check = run_folder(tmp_path), remove.check_removable
+    owner = RunLock(one)
+
+    def taken(path):
+        check(path)
+        owner.__enter__()
+
+    monkeypatch.setattr(remove, "check_removable", taken)
+    try:
+        with pytest.raises(UserError, match="is in use by this process"):
+            remove_runs([one])
+    finally:
+        owner.__exit__()
+    assert (one / "metadata.json").exists()
+    assert leftovers(tmp_path) == []
+
+
 def test_a_link_to_a_run_is_refused(tmp_path):
     one = run_folder(tmp_path)
     (tmp_path / "link").symlink_to(one)
