@@ -10,6 +10,7 @@ import builtins
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class Keywords:
         self.imports: set[tuple[str, str]] = {
             ("collections.abc", "Callable"),
             ("gymnasium", "Env"),
+            ("rl_training.algorithms.losses", "LossFunction"),
             ("rl_training.config", "TrainConfig"),
             ("rl_training.models.encoders", "EncoderClass"),
             ("typing", "TypeAlias"),
@@ -53,8 +55,10 @@ class Keywords:
         }
         self.classes: list[str] = []
 
-    def add(self, name: str, base: str, config_class: type[CheckedConfig]) -> None:
-        """Add a class with the fields of a settings class and of its bases."""
+    def add(
+        self, name: str, base: str, config_class: type[CheckedConfig], losses: Iterable[str] = ()
+    ) -> None:
+        """Add a class with the fields of a settings class and of its bases, and with the names of losses."""
         lines = [f"class {name}({base}, total=False):", f'    """Settings of {config_class.__name__}."""', ""]
         lines += [ARGUMENTS] if config_class is TrainConfig else []
         found = field_docs(config_class)
@@ -63,6 +67,11 @@ class Keywords:
                 doc = found[item.name]
                 lines += [f"    {item.name}: {self._annotation(item.name, doc.owner, doc.annotation)}"]
                 lines += [f'    """{doc.text}"""']
+        for loss in losses:
+            lines += [
+                f"    {loss}: LossFunction",
+                '    """Your own function in the place of the built-in one."""',
+            ]
         self.classes.append("\n".join(lines))
 
     def _annotation(self, name: str, owner: type, annotation: str) -> str:
@@ -101,7 +110,8 @@ def keywords_source() -> str:
     keywords.add("RunKeywords", "TypedDict", TrainConfig)
     for algorithm in ALGORITHMS.values():
         assert issubclass(algorithm.config_class, AlgorithmConfig)
-        keywords.add(f"{algorithm.__name__}Keywords", "RunKeywords", algorithm.config_class)
+        losses = algorithm.losses(algorithm.config_class())
+        keywords.add(f"{algorithm.__name__}Keywords", "RunKeywords", algorithm.config_class, losses)
     text = keywords.source()
     for command in (["check", "--fix", "--select", "I"], ["format"]):
         words = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(FILE), "-"]

@@ -10,6 +10,7 @@ from rl_training.algorithms.actor_critic_objective import masked_mean, row_weigh
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.learner import as_metrics
+from rl_training.algorithms.losses import Loss
 from rl_training.algorithms.on_policy import (
     ActorCriticConfig,
     OnPolicyLearner,
@@ -17,6 +18,7 @@ from rl_training.algorithms.on_policy import (
     build_rollouts,
 )
 from rl_training.algorithms.optimizers import FlatRMSprop
+from rl_training.config import UpdatePath
 from rl_training.core.spaces.layout import ANY_ACTION
 from rl_training.core.types import Numbers, Progress, StepMetrics, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch
@@ -46,8 +48,6 @@ class A2CConfig(ActorCriticConfig):
         return [*super().problems(num_envs), *self.not_positive("rms_prop_eps")]
 
 
-# With the default networks and heads `a2c_gradient` computes this loss together with its derivatives.
-# tests/unit/algorithms/test_loss_gradients.py compares both; tests/parity/test_update_paths.py trains with both.
 def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef: float) -> dict[str, Tensor]:
     """Return the objective and its parts as 0-d tensors. Pure.
 
@@ -68,7 +68,10 @@ def a2c_loss(minibatch: Mapping[str, Tensor | None], *, ent_coef: float, vf_coef
 def a2c_gradient(
     minibatch: Mapping[str, Numbers], *, ent_coef: float, vf_coef: float, backend: Backend
 ) -> tuple[StepMetrics, Numbers, Numbers | None, Numbers]:
-    """Return the result of `a2c_loss`, and its gradients with respect to `logprobs`, `entropy` and `new_values`."""
+    """Return the result of `a2c_loss`, and its gradients with respect to `logprobs`, `entropy` and `new_values`.
+
+    It replaces autograd while the loss is `a2c_loss`; tests/unit/algorithms/test_loss_gradients.py compares both.
+    """
     share = row_weights(minibatch["returns"], minibatch.get("valid"), backend)
     by_logprobs = minibatch["advantages"] * -share
     error = minibatch["new_values"] - minibatch["returns"]
@@ -82,15 +85,25 @@ def a2c_gradient(
     return {"loss": loss, **losses}, by_logprobs, by_entropy, error * (2 * vf_coef * share)
 
 
+A2C_LOSS = Loss(a2c_loss, a2c_gradient)
+
+
 class A2CLearner(OnPolicyLearner):
     """The update rule: one gradient step on one rollout."""
 
-    def __init__(self, config: A2CConfig, actor: Actor[ActorCriticPolicy]) -> None:
+    def __init__(
+        self,
+        config: A2CConfig,
+        actor: Actor[ActorCriticPolicy],
+        *,
+        loss: Loss = A2C_LOSS,
+        update_path: UpdatePath = "auto",
+    ) -> None:
         self.config = config
         optimizer = FlatRMSprop(
             actor.policy.parameters(), max_grad_norm=config.max_grad_norm, eps=config.rms_prop_eps
         )
-        super().__init__(config, actor, optimizer, loss=a2c_loss, gradient=a2c_gradient)
+        super().__init__(config, actor, optimizer, loss=loss, update_path=update_path)
 
     def update(self, batch: RolloutBatch, progress: Progress) -> UpdateResult:
         config, learning_rate = self.config, self.learning_rate(progress)
@@ -112,6 +125,8 @@ class A2C(Algorithm):
     config_class = A2CConfig
     action_spaces = ANY_ACTION
     takes_action_masks = True
+    loss = staticmethod(a2c_loss)
+    loss_gradient = staticmethod(a2c_gradient)
 
     if TYPE_CHECKING:  # the keywords of this algorithm
 
@@ -120,6 +135,10 @@ class A2C(Algorithm):
         @classmethod
         def from_preset(cls, name: str, **settings: Unpack[A2CKeywords]) -> Self: ...  # type: ignore[override]
 
+    @staticmethod
+    def losses(settings: A2CConfig) -> dict[str, Loss]:
+        return {"loss": A2C_LOSS}
+
     build_actor = staticmethod(build_actor_critic)
     build_source = staticmethod(build_rollouts)
 
@@ -127,4 +146,5 @@ class A2C(Algorithm):
     def build_learner(
         settings: A2CConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
     ) -> A2CLearner:
-        return A2CLearner(settings, actor)
+        loss = context.loss("loss", A2C_LOSS)
+        return A2CLearner(settings, actor, loss=loss, update_path=context.update_path)

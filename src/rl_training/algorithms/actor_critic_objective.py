@@ -1,11 +1,12 @@
 """The objective of the on-policy algorithms: computes the loss of a batch and its gradients."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.losses import Loss
 from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.core.types import Numbers, StepMetrics
 from rl_training.data.rollout_buffer import RolloutBatch
@@ -23,19 +24,16 @@ from rl_training.models.fast.networks import (
 )
 from rl_training.policies.actor_critic import ActorCriticPolicy
 
-Loss: TypeAlias = Callable[..., dict[str, Tensor]]
-"""(columns of a minibatch, settings by keyword) -> `loss` and its parts, as 0-d tensors."""
-LossGradient: TypeAlias = Callable[..., tuple[StepMetrics, Numbers, Numbers | None, Numbers]]
-"""Also returns the gradients of `loss` with respect to `logprobs`, `entropy` (None if unused) and `new_values`. It also
-takes the backend of the columns."""
+OUTPUTS = ("logprobs", "entropy", "new_values")
+"""The columns of a minibatch that depend on the network; a gradient is returned in this order."""
 
 
 class ActorCriticObjective:
     """Runs the network, evaluates the actions and differentiates the loss.
 
-    `loss` is the function that is minimised; autograd differentiates it for any network and head. `gradient` is the
-    same function with hand-written derivatives, used if `models.fast` supports the network and the head. `path` names
-    the choice, and `backend` is the library of the numbers in a batch. tests/parity/test_update_paths.py compares all.
+    Passes through the network and the head are hand-written if `models.fast` supports both, and then the loss may have
+    a hand-written gradient, too; autograd does the rest. `path` names the choice for the network, and `backend` is the
+    library of the numbers in a batch. tests/parity/test_update_paths.py compares all paths.
     """
 
     def __init__(
@@ -43,13 +41,14 @@ class ActorCriticObjective:
         policy: ActorCriticPolicy,
         optimizer: FlatOptimizer,
         loss: Loss,
-        gradient: LossGradient,
         *,
         normalize: bool,
+        autograd: bool = False,
     ) -> None:
-        self.policy, self.loss, self.gradient, self.normalize = policy, loss, gradient, normalize
+        """With `autograd`, nothing is hand-written."""
+        self.policy, self.loss, self.normalize = policy, loss, normalize
         fast = fast_backend(policy.device)
-        self._evaluate = action_evaluator(policy.head, fast)
+        self._evaluate = None if autograd else action_evaluator(policy.head, fast)
         self.network, self.path = self._select_network(policy, optimizer, fast)
         self.by_hand = self.path != "autograd"
         self.backend: Backend = fast if self.by_hand else TorchBackend(policy.device)
@@ -93,7 +92,8 @@ class ActorCriticObjective:
         params = self.policy.head.masked(params, rows.action_masks, self.backend.xp)
         logprobs, entropy, back = self._evaluate(params, rows.actions)
         columns = self._columns(rows, logprobs, entropy, values)
-        metrics, by_logprobs, by_entropy, by_values = self.gradient(columns, backend=self.backend, **settings)
+        metrics, gradients = self.loss.differentiate(columns, OUTPUTS, self.backend, **settings)
+        by_logprobs, by_entropy, by_values = gradients
         by_params, *by_own = back(by_logprobs, by_entropy)
         return metrics, (by_params, by_values, *by_own)
 
@@ -102,10 +102,8 @@ class ActorCriticObjective:
     ) -> tuple[StepMetrics, tuple[Numbers, ...]]:
         outputs = [params.requires_grad_(), values.requires_grad_()]
         logprobs, entropy = self.policy.log_prob_entropy(params, rows.actions, rows.action_masks)
-        losses = self.loss(self._columns(rows, logprobs, entropy, values), **settings)
-        gradients = torch.autograd.grad(
-            losses["loss"], [*outputs, *self._own], allow_unused=True, materialize_grads=True
-        )
+        losses = self.loss.parts(self._columns(rows, logprobs, entropy, values), **settings)
+        gradients = self.loss.autograd(losses["loss"], [*outputs, *self._own])
         return {name: part.detach() for name, part in losses.items()}, gradients
 
     def backward(self, gradients: tuple[Numbers, ...]) -> None:

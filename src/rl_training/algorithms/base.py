@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from gymnasium import Space
 
 from rl_training.algorithms.components import Actor, BuildContext, Parts, StatefulLearner
+from rl_training.algorithms.losses import Loss, LossFunction, checked_loss
 from rl_training.config import AlgorithmConfig, TrainConfig, load_config
 from rl_training.config.presets import find_preset, preset_name, presets
 from rl_training.core.errors import ConfigError, UserError
@@ -36,7 +37,8 @@ class Algorithm:
     `PPO("CartPole-v1", seed=1, num_envs=8, learning_rate=1e-3)`. The first argument is the environment, as a Gymnasium
     id or as a function that builds a new environment each time it is called (with the setting `env_kwargs`), or a
     `TrainConfig`. Keywords are settings of the run or of the algorithm, checked as in YAML; they override the config's.
-    `encoder` is a name or your own class. With a config, `env` replaces its environment.
+    `encoder` is a name or your own class. With a config, `env` replaces its environment. `PPO(..., loss=function)`
+    trains with a loss of your own; so does a subclass with the class attribute `loss`. `losses` lists the names.
     """
 
     name: ClassVar[str]
@@ -60,9 +62,10 @@ class Algorithm:
 
         if isinstance(encoder, str):
             settings["encoder"], encoder = encoder, None
+        losses = type(self).take_losses(settings)
         resolved, factory = _resolved(type(self), config, env, settings)
-        self.config = UserObjects(type(self), factory, encoder).name_encoder(resolved)
-        self._factory, self._encoder = factory, encoder
+        self._given = UserObjects(type(self), factory, encoder, losses)
+        self.config = self._given.name_encoder(resolved)
         self._agent: Agent | None = None
         self._run_dir: PathLike[str] | None = None
         """Folder of the last run, whose last checkpoint `agent` reads."""
@@ -87,6 +90,19 @@ class Algorithm:
                 f"{ALGORITHMS[config.algo].__name__}.from_preset('{name}'){other}"
             )
         return cls(config, **settings)
+
+    @staticmethod
+    def losses(settings: Any) -> dict[str, Loss]:
+        """Return the built-in losses by name; a class attribute or an argument of the same name replaces one."""
+        return {}
+
+    @classmethod
+    def take_losses(cls, settings: dict[str, Any]) -> dict[str, LossFunction]:
+        """Remove the losses from keyword arguments, and return those that were given."""
+        found = {
+            name: checked_loss(name, settings.pop(name, None)) for name in cls.losses(cls.config_class())
+        }
+        return {name: function for name, function in found.items() if function is not None}
 
     @staticmethod
     def build_actor(settings: Any, context: BuildContext) -> Actor[Any]:
@@ -133,8 +149,7 @@ class Algorithm:
 
         follow = Follow(self._become)
         callbacks = [follow, *callbacks]
-        parts: dict[str, Any] = {"algorithm": type(self), "factory": self._factory, "encoder": self._encoder}
-        parts["console"] = python_console(progress)
+        parts: dict[str, Any] = self._given.as_arguments() | {"console": python_console(progress)}
         paused = True  # unless it comes to its end
         try:
             if self._unfinished is not None and total_timesteps is None:
@@ -230,6 +245,7 @@ class Algorithm:
         from rl_training.experiment.loading import load_agent
 
         algorithm = cls if issubclass(cls, tuple(ALGORITHMS.values())) else None
+        losses = {} if algorithm is None else algorithm.take_losses(overrides)
         if device is not None:
             overrides["device"] = device
         agent = load_agent(
@@ -237,11 +253,12 @@ class Algorithm:
             algorithm=algorithm,
             env=env,
             encoder=encoder,
+            losses=losses,
             trust_modules=trust_modules,
             overrides=overrides,
         )
         face = algorithm or ALGORITHMS[agent.config.algo]
-        model = face(agent.config, env=agent.given.factory, encoder=encoder)
+        model = face(agent.config, env=agent.given.factory, encoder=encoder, **losses)
         assert isinstance(model, cls)
         model._become(agent)
         return model
@@ -297,10 +314,9 @@ class Algorithm:
     def agent(self) -> "Agent":
         """What acts: of the last checkpoint, or of the run in progress; before `learn`, with initial weights."""
         if self._agent is None:
-            from rl_training.experiment.building import UserObjects
             from rl_training.experiment.loading import load_agent, new_agent
 
-            given = UserObjects(type(self), self._factory, self._encoder)
+            given = self._given
             if self._run_dir is None:
                 self._agent = new_agent(self.config, given)
             else:
@@ -309,6 +325,7 @@ class Algorithm:
                     algorithm=given.algorithm,
                     env=given.factory,
                     encoder=given.encoder,
+                    losses=given.losses,
                     trust_modules=True,  # this process has just written it
                     probe=False,
                 )
@@ -317,9 +334,8 @@ class Algorithm:
     def __getstate__(self) -> dict[str, Any]:
         """Return what to pickle: all that `save` keeps, no open files; raise an error for classes without a name."""
         from rl_training.experiment.agent_copies import check_picklable
-        from rl_training.experiment.building import UserObjects
 
-        check_picklable(UserObjects(type(self), self._factory, self._encoder))
+        check_picklable(self._given)
         return self._content()
 
     def __setstate__(self, content: dict[str, Any]) -> None:
@@ -330,7 +346,7 @@ class Algorithm:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         other = object.__new__(type(self))
-        shared = {"_factory": self._factory, "_encoder": self._encoder}  # code is shared, not copied
+        shared = {"_given": self._given}  # code is shared, not copied
         other.__setstate__(copy.deepcopy(self._content() | dict.fromkeys(shared), memo) | shared)
         return other
 

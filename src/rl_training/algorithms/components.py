@@ -6,7 +6,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from rl_training.config import AlgorithmConfig
+from rl_training.algorithms.losses import Loss
+from rl_training.config import AlgorithmConfig, UpdatePath
 from rl_training.config.plain_data import PLAIN, is_plain
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.protocols import ExperienceSource, Explorer, Learner
@@ -37,10 +38,18 @@ class BuildContext:
     """Number of frames that are stacked along the first axis of an observation; replay stores each frame once."""
     channels_first: bool = False
     """Whether images have their channels first; otherwise the settings apply."""
+    losses: Mapping[str, Loss] = field(default_factory=dict)
+    """The losses that train, by name; see `Algorithm.losses`."""
+    update_path: UpdatePath = "auto"
     weights: torch.Generator = field(default_factory=torch.Generator)
 
     def __post_init__(self) -> None:
         self.weights.manual_seed(self.seed)
+
+    def loss(self, name: str, built_in: Loss) -> Loss:
+        """Return the loss of this name: the user's, if there is one, or else the built-in one."""
+        loss = self.losses.get(name) or built_in.current()
+        return Loss(loss.function) if self.update_path == "autograd" else loss
 
     def encoding(self, settings: AlgorithmConfig, *, shared: bool | None = True) -> Encoding:
         """Return the encoder of the settings; `shared` by actor and critic, where None shares encoders of images."""

@@ -9,10 +9,11 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 from gymnasium import Env
 
+from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import Wrappers
 from rl_training.config.schedules import Schedule
-from rl_training.config.train_config import AlgorithmConfig
+from rl_training.config.train_config import AlgorithmConfig, UpdatePath
 from rl_training.models.cores import CoreName
 from rl_training.models.encoders import EncoderClass
 from rl_training.models.mlp import ActivationName
@@ -43,6 +44,9 @@ class RunKeywords(TypedDict, total=False):
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"]
     """Threads for PyTorch and NumPy; auto uses one for small networks and a few for CNNs and wide layers."""
+    update_path: UpdatePath
+    """How gradients are computed: explicit, by hand-written backward passes, which is faster; autograd; auto uses
+    explicit passes wherever they exist."""
     num_envs: int
     """Number of environments that are stepped in parallel."""
     env_backend: Literal["sync", "async", "native"]
@@ -176,6 +180,8 @@ class PPOKeywords(RunKeywords, total=False):
     """Also clip the change of the value to clip_coef, and use the larger of both losses."""
     target_kl: float | None
     """Stop the epochs before a minibatch whose approximate KL divergence exceeds this; none never stops them."""
+    loss: LossFunction
+    """Your own function in the place of the built-in one."""
 
 class A2CKeywords(RunKeywords, total=False):
     """Settings of A2CConfig."""
@@ -228,6 +234,8 @@ class A2CKeywords(RunKeywords, total=False):
     """Steps after which this noise is sampled again; -1 samples it once per rollout."""
     rms_prop_eps: float
     """Epsilon of RMSprop, added to the root of the mean squared gradient."""
+    loss: LossFunction
+    """Your own function in the place of the built-in one."""
 
 class DQNKeywords(RunKeywords, total=False):
     """Settings of DQNConfig."""
@@ -493,3 +501,5 @@ class RecurrentPPOKeywords(RunKeywords, total=False):
     """Share one core between actor and critic, which is faster, but the value loss can dominate."""
     sequence_length: int
     """Steps of backpropagation through time; must divide num_steps and batch_size."""
+    loss: LossFunction
+    """Your own function in the place of the built-in one."""

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.algorithms.losses import Loss, function_name
+from rl_training.config import UpdatePath
 from rl_training.config.schedules import ScheduledSetting
 from rl_training.core.errors import UserError
 from rl_training.core.state import Owners, gather, learned, not_finite, scatter
@@ -23,7 +25,7 @@ class BaseLearner:
     owners: Owners
     """State by name. The first part of a name is the file it is saved in; `model` is everything that acting needs."""
     update_path = "autograd"
-    """How gradients are computed: `explicit` if `models.fast` supports the networks, which is faster."""
+    """How gradients are computed: `explicit` if `models.fast` supports the networks and the losses, which is faster."""
     networks_with_modes: tuple[nn.Module, ...] = ()
     """Networks that may have layers with a training mode, such as dropout: those with an encoder."""
 
@@ -76,6 +78,33 @@ def refuse_single_rows(policy: NetworkPolicy, rows: int, remedy: str) -> None:
         name = encoder_name(type(encoder))
         raise UserError(
             f"encoder {name} cannot learn from a single row, and the smallest batch has one; {remedy}"
+        )
+
+
+def named_path(path: str, losses: Mapping[str, Loss]) -> str:
+    """Return the name of the path, which is that of the networks, with the losses that autograd differentiates."""
+    by_autograd = [name for name, loss in losses.items() if loss.gradient is None]
+    if path == "autograd" or not by_autograd:
+        return path
+    return f"{path}, {' and '.join(by_autograd)} by autograd"
+
+
+def refuse_autograd(wanted: UpdatePath, path: str, losses: Mapping[str, Loss], policy: NetworkPolicy) -> None:
+    """Raise an error if `update_path: explicit` is not possible with these networks and losses."""
+    if wanted != "explicit":
+        return
+    for name, loss in losses.items():
+        if loss.gradient is None:
+            raise UserError(
+                f"update_path is 'explicit', but {name} {function_name(loss.function)} has no hand-written gradient; "
+                f"use update_path 'auto', or give the class a {name}_gradient"
+            )
+    if path != "explicit":
+        encoder = getattr(policy.network, "encoder", None)
+        culprit = "the network" if encoder is None else f"the encoder {encoder_name(type(encoder))}"
+        raise UserError(
+            f"update_path is 'explicit', but there is no hand-written backward pass for {culprit} with these settings; "
+            "use update_path 'auto'"
         )
 
 

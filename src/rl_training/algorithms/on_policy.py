@@ -8,11 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.actor_critic_objective import ActorCriticObjective, Loss, LossGradient
+from rl_training.algorithms.actor_critic_objective import ActorCriticObjective
 from rl_training.algorithms.components import Actor, BuildContext, encoder_problems, sde_problems
-from rl_training.algorithms.learner import BaseLearner, refuse_single_rows, scalar
+from rl_training.algorithms.learner import (
+    BaseLearner,
+    named_path,
+    refuse_autograd,
+    refuse_single_rows,
+    scalar,
+)
+from rl_training.algorithms.losses import Loss
 from rl_training.algorithms.optimizers import FlatOptimizer
-from rl_training.config import AlgorithmConfig
+from rl_training.config import AlgorithmConfig, UpdatePath
 from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import ACTIONS, numpy_generator
 from rl_training.core.spaces.masks import stored_space
@@ -128,19 +135,23 @@ class OnPolicyLearner(BaseLearner):
         optimizer: FlatOptimizer,
         *,
         loss: Loss,
-        gradient: LossGradient,
+        update_path: UpdatePath = "auto",
     ) -> None:
-        """`loss` and `gradient` are those of the algorithm; see `ActorCriticObjective`."""
         self.policy, self.optimizer = actor.policy, optimizer
         self.objective = ActorCriticObjective(
-            actor.policy, optimizer, loss, gradient, normalize=config.normalize_advantage
+            actor.policy,
+            optimizer,
+            loss,
+            normalize=config.normalize_advantage,
+            autograd=update_path == "autograd",
         )
-        self.update_path = self.objective.path
+        self.update_path = named_path(self.objective.path, {"loss": loss})
+        refuse_autograd(update_path, self.objective.path, {"loss": loss}, actor.policy)
         rows = config.num_steps * actor.policy.spec.num_envs
         refuse_single_rows(actor.policy, config.smallest_batch(rows), config.larger_batches(rows))
         self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
         # the layers that models.fast supports have no training mode
-        plain = actor.policy.encoding.encoder is None or self.update_path == "explicit"
+        plain = actor.policy.encoding.encoder is None or self.objective.path == "explicit"
         self.networks_with_modes = () if plain else (actor.policy.network,)
         self.owners = {"model": actor.policy, "optimizer": optimizer}
 

@@ -13,6 +13,7 @@ from rl_training.algorithms.actor_critic_objective import masked_mean, row_weigh
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.learner import as_metrics, scalar
+from rl_training.algorithms.losses import Loss
 from rl_training.algorithms.on_policy import (
     ActorCriticConfig,
     OnPolicyLearner,
@@ -20,6 +21,7 @@ from rl_training.algorithms.on_policy import (
     build_rollouts,
 )
 from rl_training.algorithms.optimizers import FlatAdam
+from rl_training.config import UpdatePath
 from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import MINIBATCHES, numpy_generator
 from rl_training.core.spaces.layout import ANY_ACTION
@@ -75,8 +77,6 @@ class PPOConfig(ActorCriticConfig):
         return found
 
 
-# With the default networks and heads `ppo_gradient` computes this loss together with its derivatives.
-# tests/unit/algorithms/test_loss_gradients.py compares both; tests/parity/test_update_paths.py trains with both.
 def ppo_loss(
     minibatch: Mapping[str, Tensor | None],
     *,
@@ -137,7 +137,10 @@ def ppo_gradient(
     clip_vloss: bool = False,
     backend: Backend,
 ) -> tuple[StepMetrics, Numbers, Numbers | None, Numbers]:
-    """Return the result of `ppo_loss`, and its gradients with respect to `logprobs`, `entropy` and `new_values`."""
+    """Return the result of `ppo_loss`, and its gradients with respect to `logprobs`, `entropy` and `new_values`.
+
+    It replaces autograd while the loss is `ppo_loss`; tests/unit/algorithms/test_loss_gradients.py compares both.
+    """
     xp, clip = backend.xp, backend.clip
     advantages, returns, values = (minibatch[name] for name in ("advantages", "returns", "new_values"))
     share = row_weights(values, minibatch.get("valid"), backend)
@@ -170,16 +173,25 @@ def ppo_gradient(
     return metrics, by_logprobs, -ent_coef * share if ent_coef else None, error * (2 * vf_coef * share)
 
 
+PPO_LOSS = Loss(ppo_loss, ppo_gradient)
+
+
 class PPOLearner(OnPolicyLearner):
     """The update rule: epochs of minibatches over one rollout."""
 
     def __init__(
-        self, config: PPOConfig, actor: Actor[ActorCriticPolicy], *, minibatch_rng: np.random.Generator
+        self,
+        config: PPOConfig,
+        actor: Actor[ActorCriticPolicy],
+        *,
+        minibatch_rng: np.random.Generator,
+        loss: Loss = PPO_LOSS,
+        update_path: UpdatePath = "auto",
     ) -> None:
         self.config, self.minibatch_rng = config, minibatch_rng
         self._clip_coef = ScheduledSetting("clip_coef", config.clip_coef, config.clip_coef_schedule)
         optimizer = FlatAdam(actor.policy.parameters(), max_grad_norm=config.max_grad_norm)
-        super().__init__(config, actor, optimizer, loss=ppo_loss, gradient=ppo_gradient)
+        super().__init__(config, actor, optimizer, loss=loss, update_path=update_path)
         self.owners = {**self.owners, "learner/minibatch_rng": minibatch_rng}
 
     def update(self, batch: RolloutBatch, progress: Progress) -> UpdateResult:
@@ -227,6 +239,8 @@ class PPO(Algorithm):
     config_class = PPOConfig
     action_spaces = ANY_ACTION
     takes_action_masks = True
+    loss = staticmethod(ppo_loss)
+    loss_gradient = staticmethod(ppo_gradient)
 
     if TYPE_CHECKING:  # the keywords of this algorithm
 
@@ -235,6 +249,10 @@ class PPO(Algorithm):
         @classmethod
         def from_preset(cls, name: str, **settings: Unpack[PPOKeywords]) -> Self: ...  # type: ignore[override]
 
+    @staticmethod
+    def losses(settings: PPOConfig) -> dict[str, Loss]:
+        return {"loss": PPO_LOSS}
+
     build_actor = staticmethod(build_actor_critic)
     build_source = staticmethod(build_rollouts)
 
@@ -242,4 +260,10 @@ class PPO(Algorithm):
     def build_learner(
         settings: PPOConfig, context: BuildContext, actor: Actor[ActorCriticPolicy]
     ) -> PPOLearner:
-        return PPOLearner(settings, actor, minibatch_rng=numpy_generator(context.seed, MINIBATCHES))
+        return PPOLearner(
+            settings,
+            actor,
+            minibatch_rng=numpy_generator(context.seed, MINIBATCHES),
+            loss=context.loss("loss", PPO_LOSS),
+            update_path=context.update_path,
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.on_policy import build_rollouts, exploration_matrices, policy_settings
-from rl_training.algorithms.ppo import PPO, PPOConfig
+from rl_training.algorithms.ppo import PPO, PPOConfig, ppo_gradient, ppo_loss
 from rl_training.core.seeding import ACTIONS, numpy_generator
 from rl_training.core.spaces.layout import ANY_ACTION
 from rl_training.data.recurrent_rollout_buffer import RecurrentRolloutBuffer
@@ -63,6 +63,8 @@ class RecurrentPPO(Algorithm):
     config_class = RecurrentPPOConfig
     action_spaces = ANY_ACTION
     takes_action_masks = True
+    loss = staticmethod(ppo_loss)
+    loss_gradient = staticmethod(ppo_gradient)
 
     if TYPE_CHECKING:  # the keywords of this algorithm
 
@@ -91,4 +93,5 @@ class RecurrentPPO(Algorithm):
         buffer = partial(RecurrentRolloutBuffer.for_spaces, sequence_length=settings.sequence_length)
         return build_rollouts(settings, context, actor, make_buffer=buffer)
 
+    losses = staticmethod(PPO.losses)
     build_learner = staticmethod(PPO.build_learner)

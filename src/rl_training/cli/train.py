@@ -37,7 +37,7 @@ rl-training train ALGORITHM --help lists its settings, and with --config FILE th
 """
 
 RUN_GROUPS = {
-    "run": ("env_id", "seed", "total_timesteps", "output_dir", "device", "num_threads"),
+    "run": ("env_id", "seed", "total_timesteps", "output_dir", "device", "num_threads", "update_path"),
     "environments": (
         "num_envs", "env_backend", "env_kwargs", "env_wrappers", "max_episode_steps", "env_timeout", "rebuild_envs",
         "max_restarts", "use_action_masks", "normalize_obs", "normalize_reward",

@@ -6,6 +6,7 @@ Nothing here builds or trains anything: the effect of a setting is implemented w
 from rl_training.config.train_config import (
     AlgorithmConfig,
     TrainConfig,
+    UpdatePath,
     algorithm_config_class,
     config_from_dict,
     known_algorithms,
@@ -15,6 +16,7 @@ from rl_training.config.train_config import (
 __all__ = [
     "AlgorithmConfig",
     "TrainConfig",
+    "UpdatePath",
     "algorithm_config_class",
     "config_from_dict",
     "known_algorithms",

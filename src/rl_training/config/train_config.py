@@ -21,13 +21,14 @@ from rl_training.config.presets import find_config, settings_of
 from rl_training.config.strict_yaml import read_yaml
 from rl_training.core.errors import ConfigError, did_you_mean
 
+UpdatePath = Literal["auto", "explicit", "autograd"]
 NOT_IN_FINGERPRINT = (
-    "seed", "output_dir", "device", "num_threads", "env_timeout", "rebuild_envs", "max_restarts",
+    "seed", "output_dir", "device", "num_threads", "update_path", "env_timeout", "rebuild_envs", "max_restarts",
     "checkpoint_every_timesteps", "keep_checkpoints", "log_every_timesteps", "track", "max_time",
 )  # fmt: skip
 """Settings excluded from the fingerprint: seed, output, machine, and how often logs and checkpoints are written.
 
-Threads and devices change rounding, not the experiment.
+Threads, devices and the update path change rounding, not the experiment.
 """
 
 
@@ -82,6 +83,9 @@ class TrainConfig(CheckedConfig):
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"] = "auto"
     """Threads for PyTorch and NumPy; auto uses one for small networks and a few for CNNs and wide layers."""
+    update_path: UpdatePath = "auto"
+    """How gradients are computed: explicit, by hand-written backward passes, which is faster; autograd; auto uses
+    explicit passes wherever they exist."""
 
     num_envs: int = 8
     """Number of environments that are stepped in parallel."""

@@ -1,7 +1,7 @@
 """Builds the parts of a run from its config and from the classes and functions that a user passes."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 from inspect import getattr_static
 from typing import Any
@@ -12,6 +12,7 @@ from torch import nn
 from rl_training.algorithms import ALGORITHMS, refuse_actions
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext, Parts
+from rl_training.algorithms.losses import Loss, LossFunction, replaced_losses, resolved_losses
 from rl_training.config import TrainConfig
 from rl_training.config.object_paths import import_object
 from rl_training.core.errors import UserError
@@ -24,7 +25,7 @@ from rl_training.models.images import READING, image_leaves
 
 @dataclass(frozen=True)
 class UserObjects:
-    """Objects that a user passes: the algorithm's class, the function that builds an environment, the encoder's class.
+    """Objects that a user passes: algorithm class, function that builds an environment, encoder class, losses by name.
 
     Each of them is optional. By default the config decides: `algo`, `env_id` and `encoder`. A checkpoint stores at most
     the names of these objects.
@@ -33,10 +34,24 @@ class UserObjects:
     algorithm: type[Algorithm] | None = None
     factory: EnvFactory | None = None
     encoder: EncoderClass | None = None
+    losses: Mapping[str, LossFunction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.factory is not None:
             checked_factory(self.factory)
+
+    def as_arguments(self) -> dict[str, Any]:
+        """Return the objects as keyword arguments of `train` and `resume`."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def losses_for(self, config: TrainConfig) -> dict[str, Loss]:
+        """Return the losses that train a run of this config, as they are at this moment."""
+        return resolved_losses(self.algorithm or ALGORITHMS[config.algo], config.algorithm, self.losses)
+
+    def loss_names(self, config: TrainConfig) -> dict[str, str]:
+        """Return `module:name` of each replaced loss, which is saved in checkpoints."""
+        algorithm = self.algorithm or ALGORITHMS[config.algo]
+        return replaced_losses(algorithm, config.algorithm, self.losses_for(config))
 
     @property
     def settings(self) -> frozenset[str]:
@@ -104,6 +119,8 @@ def _build_context(config: TrainConfig, spec: EnvSpec, given: UserObjects) -> Bu
         encoder=given.encoder_for(config),
         frame_stack=config.frames.stack,
         channels_first=config.makes_frames,
+        losses=given.losses_for(config),
+        update_path=config.update_path,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.state import not_finite
@@ -52,6 +53,7 @@ def load_agent(
     algorithm: type[Algorithm] | None = None,
     env: EnvFactory | str | None = None,
     encoder: EncoderClass | None = None,
+    losses: Mapping[str, LossFunction] | None = None,
     trust_modules: bool = False,
     overrides: Mapping[str, Any] | None = None,
     probe: bool = True,
@@ -64,7 +66,7 @@ def load_agent(
     user wrote the checkpoint, or with `trust_modules`.
     """
     checkpoint = open_checkpoint(path)
-    given = UserObjects(algorithm, None if isinstance(env, str) else env, encoder)
+    given = UserObjects(algorithm, None if isinstance(env, str) else env, encoder, losses or {})
     check_algorithm(checkpoint, given)
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
     env = changes.get("env_id") if env is None else env

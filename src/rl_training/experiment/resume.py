@@ -1,13 +1,14 @@
 """Resumes runs from their newest intact checkpoint, after checking that this is possible and safe."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.envs.factory import EnvFactory
@@ -38,6 +39,7 @@ def resume(
     algorithm: type[Algorithm] | None = None,
     factory: EnvFactory | None = None,
     encoder: EncoderClass | None = None,
+    losses: Mapping[str, LossFunction] | None = None,
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
     arguments: Sequence[str] | None = None,
@@ -50,7 +52,7 @@ def resume(
     schedules. A run of another user may import its environment's module only with `env_id` or `trust_modules`.
     """
     run_dir, console = find_run_dir(Path(path)), console or Console()
-    given = UserObjects(algorithm, factory, encoder)
+    given = UserObjects(algorithm, factory, encoder, losses or {})
     refuse_special_files(run_dir)
     with RunLock(run_dir):
         restore_backups(run_dir / "checkpoints")
@@ -64,8 +66,7 @@ def resume(
         if checkpoint is not None:
             check_algorithm(checkpoint, given)
             checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
-            if extension:
-                checkpoint = _extended(checkpoint, config)
+            checkpoint = _extended(checkpoint, config) if extension else checkpoint
             for difference in differences(checkpoint.facts["surroundings"], surroundings(config)):
                 warnings.warn(f"{difference}: the resumed run may not be bit-for-bit identical", stacklevel=2)
         with open_engine(config, factory) as (config, engine):

@@ -1,13 +1,14 @@
 """Starts runs: `train` checks everything before it creates a run folder. `evaluate_checkpoint` evaluates an agent."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.protocols import Engine
@@ -38,6 +39,7 @@ def train(
     algorithm: type[Algorithm] | None = None,
     factory: EnvFactory | None = None,
     encoder: EncoderClass | None = None,
+    losses: Mapping[str, LossFunction] | None = None,
     callbacks: Sequence[Callback] = (),
     start_from: str | PathLike[str] | None = None,
     learned: Checkpoint | None = None,
@@ -48,9 +50,10 @@ def train(
 
     `start_from` is a checkpoint to continue from, with all of its state and its steps. `learned` is one of which only
     the weights and wrapper statistics are used; steps count from 0. `algorithm`, `factory` and `encoder` replace the
-    algorithm's class, the function that builds an environment, and the encoder's class of the config.
+    algorithm's class, the function that builds an environment, and the encoder's class of the config; `losses` replace
+    the algorithm's losses by name.
     """
-    given = UserObjects(algorithm, factory, encoder)
+    given = UserObjects(algorithm, factory, encoder, losses or {})
     checkpoint = open_checkpoint(start_from) if start_from is not None else None
     if checkpoint is not None:
         check_algorithm(checkpoint, given)

@@ -1,0 +1,153 @@
+"""Losses: functions that users may replace, differentiated by hand if they have a gradient, otherwise by autograd."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from rl_training.core.errors import UserError
+from rl_training.core.types import Numbers, StepMetrics
+from rl_training.models.fast.backend import Backend
+
+if TYPE_CHECKING:
+    from rl_training.algorithms.base import Algorithm
+
+LossFunction: TypeAlias = Callable[..., Any]
+"""(columns of a minibatch, settings by keyword) -> the loss as a 0-d tensor, or a dict of `loss` and other parts."""
+Gradient: TypeAlias = Callable[..., tuple[Any, ...]]
+"""Takes what the loss takes, and the backend of the columns. Returns the parts of the loss, then its gradients."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss and, if there is one, its hand-written gradient, which a test holds equal to autograd."""
+
+    function: LossFunction
+    gradient: Gradient | None = None
+
+    def differentiate(
+        self, columns: Mapping[str, Numbers], by: Sequence[str], backend: Backend, **settings: Any
+    ) -> tuple[StepMetrics, list[Numbers]]:
+        """Return the parts of the loss, and its gradients with respect to the columns named in `by`.
+
+        A hand-written gradient may return None for a column that the loss does not use.
+        """
+        if self.gradient is not None:
+            parts, *gradients = self.gradient(columns, backend=backend, **settings)
+            return parts, gradients
+        tensors = {name: None if part is None else torch.as_tensor(part) for name, part in columns.items()}
+        leaves = {name: torch.as_tensor(columns[name]).detach().requires_grad_() for name in by}
+        parts = self.parts(tensors | leaves, **settings)
+        found = self.autograd(parts["loss"], list(leaves.values()))
+        return {name: part.detach() for name, part in parts.items()}, [backend.view(part) for part in found]
+
+    def parts(self, columns: Mapping[str, Any], **settings: Any) -> dict[str, Tensor]:
+        """Return `loss` and its other parts, which become metrics."""
+        found = self.function(columns, **settings)
+        parts: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {"loss": found}
+        loss = parts.get("loss")
+        if not isinstance(loss, Tensor) or loss.ndim:
+            got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(found)[:80]
+            raise UserError(
+                f"loss {function_name(self.function)} returned {got}; return a tensor with one number, such as "
+                "a mean, or a dict with such a tensor as 'loss'"
+            )
+        return {name: torch.as_tensor(part) for name, part in parts.items()}
+
+    def autograd(self, loss: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        """Return the gradients of a loss with respect to its inputs; 0 for those that it does not use."""
+        if not loss.requires_grad:
+            raise UserError(
+                f"loss {function_name(self.function)} returned a number without a gradient; compute it from the "
+                "minibatch with torch, without detach, item or no_grad"
+            )
+        return torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
+
+    def current(self) -> "Loss":
+        """Return the functions that now have these names in their modules: somebody may have patched them.
+
+        A gradient that was not patched together with its loss belongs to another loss, so there is none.
+        """
+        function, gradient = _named_like(self.function), _named_like(self.gradient)
+        is_old = function is not self.function and gradient is self.gradient
+        return Loss(function, None if is_old else gradient)
+
+
+def _named_like(function: Any) -> Any:
+    """Return what a module now holds under the name of a function that it defines."""
+    return function and getattr(sys.modules[function.__module__], function.__name__, function)
+
+
+def resolved_losses(
+    algorithm: "type[Algorithm]", settings: Any, given: Mapping[str, LossFunction]
+) -> dict[str, Loss]:
+    """Return the losses that train: the ones that the user passed, those of the class, or the built-in ones."""
+    return {
+        name: _resolved(algorithm, name, built_in, given.get(name))
+        for name, built_in in algorithm.losses(settings).items()
+    }
+
+
+def _resolved(algorithm: "type[Algorithm]", name: str, built_in: Loss, given: LossFunction | None) -> Loss:
+    current = built_in.current()
+    own = checked_loss(name, getattr(algorithm, name, None), inspect.getattr_static(algorithm, name, None))
+    if given is not None and given not in (own, current.function):
+        return built_in if given is built_in.function else Loss(given)
+    gradient = _own_gradient(algorithm, name, built_in.gradient)
+    if own is not None and own is not built_in.function:
+        return Loss(own, gradient)
+    if gradient is not None and current.function is built_in.function:
+        return replace(current, gradient=gradient)
+    return current
+
+
+def _own_gradient(algorithm: "type[Algorithm]", name: str, built_in: Gradient | None) -> Gradient | None:
+    """Return the gradient of a user's class, unless a subclass of that class has another loss."""
+    key = f"{name}_gradient"
+    owner = next((part for part in algorithm.__mro__ if key in vars(part)), None)
+    gradient: Gradient | None = getattr(algorithm, key, None)
+    if owner is None or gradient is built_in:
+        return None
+    return gradient if getattr(owner, name, None) is getattr(algorithm, name, None) else None
+
+
+def checked_loss(name: str, function: Any, declared: Any = None) -> LossFunction | None:
+    """Return a user's loss; raise if it cannot be called, or if it is a method that expects `self`."""
+    if function is None:
+        return None
+    if not callable(function):
+        raise UserError(f"{name} is {function!r}; use a function of a minibatch that returns a tensor")
+    if inspect.isfunction(declared) and next(iter(inspect.signature(declared).parameters), "") == "self":
+        raise UserError(
+            f"{name} is the method {function.__qualname__}; make it a static method without self: "
+            f"@staticmethod def {name}(minibatch, ...)"
+        )
+    found: LossFunction = function
+    return found
+
+
+def replaced_losses(
+    algorithm: "type[Algorithm]", settings: Any, losses: Mapping[str, Loss]
+) -> dict[str, str]:
+    """Return `module:name` of each loss and gradient that is not built in; checkpoints store these names."""
+    found = {}
+    for name, built_in in algorithm.losses(settings).items():
+        loss = losses[name]
+        if loss.function is not built_in.function:
+            found[name] = function_name(loss.function)
+        if loss.gradient not in (None, built_in.gradient):
+            found[f"{name}_gradient"] = function_name(loss.gradient)
+    return found
+
+
+def function_name(function: Any) -> str:
+    """Return `module:name` of a function, or of the class of a callable object."""
+    while isinstance(function, partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}:{named.__qualname__}"
