@@ -14,6 +14,7 @@ from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import Wrappers
 from rl_training.config.schedules import Schedule
 from rl_training.config.train_config import AlgorithmConfig, UpdatePath
+from rl_training.core.info_keywords import InfoKeywords
 from rl_training.models.cores import CoreName
 from rl_training.models.encoders import EncoderClass
 from rl_training.models.mlp import ActivationName
@@ -108,6 +109,9 @@ class RunKeywords(TypedDict, total=False):
     """Number of most recent checkpoints to keep, in addition to the best one."""
     log_every_timesteps: int
     """Environment steps between rows of the metric files."""
+    info_keywords: InfoKeywords
+    """Numbers in the environment's info that are logged and evaluated, as info/NAME: NAME for the mean over the steps
+    of an episode, NAME:last, NAME:sum, NAME:min or NAME:max for the last one, the sum or an extreme."""
     track: Literal["none", "wandb"]
     """Experiment tracker to which metrics are sent as well (its extra must be installed)."""
     stop_at_reward: float | None

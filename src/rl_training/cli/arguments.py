@@ -18,6 +18,7 @@ from rl_training.config.schedules import Schedule, schedule_text
 from rl_training.config.strict_yaml import FORGED, StrictLoader
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.foreign_names import here_called
+from rl_training.core.info_keywords import InfoKeywords
 
 MAX_SHOWN = 60
 """Characters of a wrong value that a message shows."""
@@ -75,7 +76,7 @@ class Argument:
     def is_list(self) -> bool:
         """Whether it takes any number of values."""
         kinds = (self.kind, *get_args(self.kind))
-        return self.kind == Wrappers or any(get_origin(kind) is tuple for kind in kinds)
+        return self.kind in (Wrappers, InfoKeywords) or any(get_origin(kind) is tuple for kind in kinds)
 
     @property
     def value_name(self) -> str:
@@ -286,7 +287,7 @@ def _help_field(argument: Argument, conf: Any, *, is_setting: bool) -> Any:
         metavar, hint = metavar or PLAIN_TYPES.get(kind), hint or ""
     if option.read is not None or kind in (Schedule, int | Literal["auto"]) or get_origin(kind) is dict:
         kind = str | None if argument.default is None else str
-    elif kind == Wrappers:
+    elif kind in (Wrappers, InfoKeywords):
         kind = tuple[str, ...]
     elif kind is bool and not is_setting:
         kind = conf.FlagCreatePairsOff[kind]

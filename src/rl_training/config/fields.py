@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from rl_training.config.env_wrappers import Wrappers, checked_wrappers
 from rl_training.config.schedules import Schedule, checked_schedule
 from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.info_keywords import InfoKeywords, checked_keywords
 
 LARGEST = 2**62
 """Largest whole number, so that sums and products of a few of them do not overflow."""
@@ -77,6 +78,8 @@ def coerce(value: Any, annotation: Any) -> Any:
         return checked_schedule(value)
     if annotation == Wrappers:
         return checked_wrappers(value)
+    if annotation == InfoKeywords:
+        return checked_keywords(value)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None

@@ -20,11 +20,13 @@ from rl_training.config.preprocessing import USUAL_FRAMES, Frames, preprocessing
 from rl_training.config.presets import find_config, settings_of
 from rl_training.config.strict_yaml import read_yaml
 from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.info_keywords import InfoKeywords
 
 UpdatePath = Literal["auto", "explicit", "autograd"]
 NOT_IN_FINGERPRINT = (
     "seed", "output_dir", "device", "num_threads", "update_path", "env_timeout", "rebuild_envs", "max_restarts",
-    "checkpoint_every_timesteps", "keep_checkpoints", "log_every_timesteps", "track", "max_time",
+    "checkpoint_every_timesteps", "keep_checkpoints", "log_every_timesteps", "info_keywords", "track",
+    "max_time",
 )  # fmt: skip
 """Settings excluded from the fingerprint: seed, output, machine, and how often logs and checkpoints are written.
 
@@ -150,6 +152,9 @@ class TrainConfig(CheckedConfig):
 
     log_every_timesteps: int = 2_000
     """Environment steps between rows of the metric files."""
+    info_keywords: InfoKeywords = ()
+    """Numbers in the environment's info that are logged and evaluated, as info/NAME: NAME for the mean over the steps
+    of an episode, NAME:last, NAME:sum, NAME:min or NAME:max for the last one, the sum or an extreme."""
     track: Literal["none", "wandb"] = "none"
     """Experiment tracker to which metrics are sent as well (its extra must be installed)."""
 

@@ -4,7 +4,7 @@ Environments use NumPy and learners torch: on arrays of eight rows a NumPy call 
 call, and on the CPU both share the memory of the buffers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -102,6 +102,8 @@ class EpisodeStats:
     seconds: float
     success: float | None = None
     """Whether it reached its goal, 1 or 0 (the mean over agents); None if the environment does not report it."""
+    info: dict[str, float] = field(default_factory=dict)
+    """The numbers of `info_keywords` that it reported, by name."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ class Collected:
     """Valid transitions."""
     episodes: list[EpisodeStats]
     """Episodes that ended, in order."""
+    info_names: frozenset[str] = frozenset()
+    """Names of the entries of `info` so far; only if there are `info_keywords`."""
 
 
 @dataclass
@@ -144,6 +148,10 @@ class StepArrays:
     """The reward that is learned from: the array `reward` itself, unless rewards are clipped for learning."""
     success: Array = None  # type: ignore[assignment]  # filled in
     """Whether an episode that ended reached its goal, 1 or 0; nan if that is not reported."""
+    info: dict[str, Array] = field(default_factory=dict)
+    """The numbers of `info_keywords` [N] by keyword; nan where this step reports none."""
+    info_names: set[str] = field(default_factory=set)
+    """Names of the entries of `info` so far; only if there are `info_keywords`."""
 
     def __post_init__(self) -> None:
         signal: Array | None = self.signal
@@ -190,9 +198,14 @@ class Evaluation:
     """1 or 0 for each episode that reports `is_success`."""
     num_capped: int = 0
     """Number of episodes that were cut off; their returns are those up to the cut."""
+    infos: list[dict[str, float]] = field(default_factory=list)
+    """The numbers of `info_keywords` of every episode, by name."""
 
     def summary(self) -> dict[str, Any]:
-        """Return `mean_reward`, `std_reward`, `mean_ep_length`, counts, episodes and, if reported, `success_rate`."""
+        """Return `mean_reward`, `std_reward`, `mean_ep_length`, counts, episodes and, if reported, `success_rate`.
+
+        `info/NAME` is the mean of a number of `info_keywords` over the episodes that reported it.
+        """
         success = {"success_rate": float(np.mean(self.successes))} if self.successes else {}
         return {
             "mean_reward": float(np.mean(self.returns)),
@@ -203,7 +216,17 @@ class Evaluation:
             "returns": self.returns,
             "lengths": self.lengths,
             **success,
+            **info_means(self.infos),
         }
+
+
+def info_means(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each number over the episodes that reported it, as `info/NAME`."""
+    found: dict[str, list[float]] = {}
+    for info in infos:
+        for name, number in info.items():
+            found.setdefault(f"info/{name}", []).append(number)
+    return {name: float(np.mean(found[name])) for name in sorted(found)}
 
 
 def leaves(obs: ObsArray) -> Iterator[tuple[str, Array]]:

@@ -15,8 +15,10 @@ from gymnasium.wrappers import TimeLimit
 from rl_training.config import TrainConfig
 from rl_training.config.object_paths import import_module, import_object
 from rl_training.core.errors import UserError, reason
+from rl_training.core.info_keywords import checked_keywords
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.episodes import SeededEpisodes
+from rl_training.envs.info_keys import NumbersInInfo
 from rl_training.envs.masks import with_masks_in_info
 from rl_training.envs.preprocessing.atari import AtariPreprocessing, offer_games, single_frames
 from rl_training.envs.preprocessing.atari_native import OF_THE_THREADS, NativeAtari
@@ -44,7 +46,8 @@ def make_env(
         env = factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
         _refuse_foreign(env, cfg)
         env = _wrapped(cfg, env)
-        return with_masks_in_info(env) if cfg.use_action_masks == "on" else env
+        env = with_masks_in_info(env) if cfg.use_action_masks == "on" else env
+        return NumbersInInfo(env, checked_keywords(cfg.info_keywords)) if cfg.info_keywords else env
 
     def build() -> SeededEpisodes:
         rebuild = unseeded if cfg.rebuild_envs == "on" else None

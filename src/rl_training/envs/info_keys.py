@@ -1,11 +1,16 @@
-"""Entries of `info` that training uses: `cut_bootstrap` (such as a lost life) and `is_success`."""
+"""Entries of `info` that training uses: `cut_bootstrap` (such as a lost life), `is_success` and `info_keywords`."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from rl_training.core.errors import EnvironmentFault
-from rl_training.core.types import Array, StepArrays
+from rl_training.core.info_keywords import keyword_parts
+from rl_training.core.types import Array, Info, StepArrays
+from rl_training.envs.checks import InvalidResult
 
 CUT = "cut_bootstrap"
 """True in `info` if a step stops bootstrapping although the episode continues."""
@@ -52,3 +57,107 @@ def read_success(out: StepArrays, info: dict[str, Any], *, same_step: bool) -> N
     for row in np.flatnonzero(out.ended):
         if by_whom is None or by_whom[row]:
             out.success[row] = float(bool(told[NAME][row]))
+
+
+MAX_NAMES = 100
+"""Names of entries that are kept for a message."""
+
+
+def as_number(value: Any) -> float | None:
+    """Return a number as a float, also a bool, a NumPy scalar or a 0-d array; None for anything else."""
+    if isinstance(value, float):
+        return value
+    array = np.asarray(value)
+    return float(array) if array.shape == () and array.dtype.kind in "biuf" else None
+
+
+def no_number(name: str, value: Any) -> str:
+    """Return the problem of an entry that is not a finite number."""
+    text = repr(value)
+    kind = f"{text if len(text) <= 60 else text[:60] + '…'} ({type(value).__name__})"
+    return (
+        f"returned info['{name}'] = {kind}, but info_keywords need a finite number, or nan for none; fix the "
+        f"environment, or leave '{name}' out of info_keywords"
+    )
+
+
+class NumbersInInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Converts the entries of `info_keywords` to floats and refuses anything but numbers.
+
+    Without it, a vector environment would round the floats of some environments if another reports an int first.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], keywords: Sequence[str]) -> None:
+        super().__init__(env)
+        self._names = [keyword_parts(keyword)[0] for keyword in keywords]
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Info]:
+        result: Any = self.env.step(action)
+        if not (isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)):
+            return result  # type: ignore[no-any-return]  # refused by the checks of every step
+        found = {name: result[4][name] for name in self._names if result[4].get(name) is not None}
+        numbers = {name: as_number(value) for name, value in found.items()}
+        for name, number in numbers.items():
+            if number is None or math.isinf(number):
+                raise InvalidResult(no_number(name, found[name]))
+        return (*result[:4], result[4] | numbers)
+
+
+class InfoNumbers:
+    """Writes the numbers of `info_keywords` to `out.info`, and the names of all entries to `out.info_names`."""
+
+    def __init__(self, out: StepArrays, *, same_step: bool) -> None:
+        self._out, self._same_step = out, same_step
+        self._arrays = {keyword_parts(keyword)[0]: array for keyword, array in out.info.items()}
+
+    def clear(self) -> None:
+        for array in self._arrays.values():
+            array.fill(np.nan)
+
+    def read_row(self, info: Info, row: int) -> None:
+        """Write the numbers of one environment's step, whose `info` `NumbersInInfo` has checked."""
+        self._note(info)
+        for name, array in self._arrays.items():
+            if (value := info.get(name)) is not None:
+                array[row] = value
+
+    def read(self, info: Info, step: int) -> None:
+        """Write the numbers of all rows; as for successes, those of finished episodes may be in `final_info`."""
+        out, last = self._out, info.get("final_info", {}) if self._same_step else {}
+        self._note(info)
+        self._note(last)
+        for name, array in self._arrays.items():
+            array[:] = _numbers(info, name, len(array), step)
+            if out.any_ended and self._same_step:
+                np.copyto(array, _numbers(last, name, len(array), step), where=out.ended)
+            array[~out.valid] = np.nan
+
+    def _note(self, info: Info) -> None:
+        if len(self._out.info_names) < MAX_NAMES:
+            self._out.info_names.update(
+                name
+                for name in info
+                if isinstance(name, str) and not name.startswith(("_", "final_obs", "final_info"))
+            )
+
+
+def _numbers(info: Info, name: str, count: int, step: int) -> Array:
+    """Return an entry of a vector environment's `info` as floats [N]; nan where it is not reported."""
+    if info.get(name) is None:
+        return np.full(count, np.nan)
+    told, by_whom = np.asarray(info[name]), np.asarray(info.get(f"_{name}", np.ones(count, np.bool_)))
+    if told.shape != (count,) or by_whom.shape != (count,):
+        raise EnvironmentFault(
+            f"a vector environment {no_number(name, info[name])} (for each of {count}, step {step} of this run)"
+        )
+    found = np.full(count, np.nan)
+    for row in np.flatnonzero(by_whom):
+        if told[row] is None:
+            continue
+        number = as_number(told[row])
+        if number is None or math.isinf(number):
+            raise EnvironmentFault(
+                f"environment {row} {no_number(name, told[row])} (step {step} of this run)"
+            )
+        found[row] = number
+    return found

@@ -1,6 +1,7 @@
 """Steps a Gymnasium vector environment into preallocated arrays. Autoreset is handled only here."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from rl_training.core.types import Array, State, StepArrays, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.checks import FiniteCheck
 from rl_training.envs.episodes import Snapshot
-from rl_training.envs.info_keys import CUT, read_success, write_cuts
+from rl_training.envs.info_keys import CUT, InfoNumbers, read_success, write_cuts
 from rl_training.envs.info_keys import NAME as SUCCESS
 from rl_training.envs.masks import MaskReader, env_spec
 from rl_training.envs.native_vectors import CheckedVectorEnv
@@ -44,11 +45,12 @@ class VectorStepper:
         seed: int | None = None,
         clip_reward: bool = False,
         masked: bool = False,
+        info_keywords: Sequence[str] = (),
     ) -> None:
         """`seed` is for native vector environments; the others have their own streams.
 
         With `clip_reward`, `out.signal`, the reward that is learned from, is the sign of the reward. `masked`
-        environments provide action masks.
+        environments provide action masks. `info_keywords` name the numbers of `info` that `out.info` receives.
         """
         self.env = env
         self.seed = seed
@@ -73,13 +75,15 @@ class VectorStepper:
             valid=np.ones(n, np.bool_),
             cut=np.zeros(n, np.bool_),
             num_valid=n,
+            info={keyword: np.full(n, np.nan) for keyword in info_keywords},
         )
+        self._numbers = InfoNumbers(self.out, same_step=self.same_step) if info_keywords else None
         self.masks = MaskReader(env, self.out, same_step=self.same_step) if masked else None
         self._seen, self._seen_last = split_mask(self.out.obs)[0], split_mask(self.out.final_obs)[0]
         self._finite = FiniteCheck(self.out)
         self._local: InProcess | None = None
         if type(env) is SyncVectorEnv and self.same_step and not masked:
-            self._local = InProcess(env, self.out)
+            self._local = InProcess(env, self.out, self._numbers)
 
     def reset(self) -> None:
         """Start a new episode everywhere."""
@@ -101,6 +105,8 @@ class VectorStepper:
         out, actions = self.out, self.adapter.to_env(action)
         info = self._step_vector(actions) if self._local is None else self._local.step(actions)
         self.vector_steps += 1
+        if self._numbers is not None and self._local is None:
+            self._numbers.read(info, self.vector_steps)
         if out.any_ended:
             if self.same_step:  # otherwise they are the current observations
                 self._finite.refuse_final(self.vector_steps)
@@ -300,8 +306,8 @@ class InProcess:
     array, which takes a fifth of the time for eight CartPoles. Here only the entries of `info` that are used are kept.
     """
 
-    def __init__(self, env: SyncVectorEnv, out: StepArrays) -> None:
-        self._vector, self._envs, self._out = env, env.envs, out
+    def __init__(self, env: SyncVectorEnv, out: StepArrays, numbers: InfoNumbers | None) -> None:
+        self._vector, self._envs, self._out, self._numbers = env, env.envs, out, numbers
         self._plain = None if isinstance(out.obs, dict) else out.obs
 
     def reset(self, rows: Array | None = None) -> None:
@@ -315,12 +321,16 @@ class InProcess:
 
         As in any vector environment in same-step mode, the entries of finished episodes are under `final_info`.
         """
-        out, plain, said = self._out, self._plain, dict[str, Any]()
+        out, plain, numbers, said = self._out, self._plain, self._numbers, dict[str, Any]()
+        if numbers is not None:
+            numbers.clear()
         if out.any_ended or out.any_cut:
             out.terminated[:] = out.truncated[:] = out.ended[:] = False
             out.any_ended = False
         for row, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
             obs, out.reward[row], terminated, truncated, info = env.step(action)
+            if numbers is not None:
+                numbers.read_row(info, row)
             if terminated or truncated:
                 out.ended[row] = out.any_ended = True
                 out.terminated[row] = bool(terminated)

@@ -1,6 +1,7 @@
 """Steppers for a config: the environments that a run trains in, and those that it is evaluated in."""
 
 from rl_training.config import TrainConfig
+from rl_training.core.info_keywords import checked_keywords
 from rl_training.core.protocols import EnvStepper
 from rl_training.core.seeding import EPISODES, EVALUATION_EPISODES, derived_seed
 from rl_training.core.types import EnvSpec
@@ -34,6 +35,7 @@ def training_stepper(
         seed=native_seed if config.env_backend == "native" else None,
         clip_reward=config.preprocessing == "atari" and config.clip_reward,
         masked=config.use_action_masks == "on",
+        info_keywords=checked_keywords(config.info_keywords),
     )
     if (hint := raw_game_hint(config, env)) is not None:
         stepper.notices.append(hint)
@@ -51,7 +53,12 @@ def evaluation_stepper(config: TrainConfig, num_episodes: int, factory: EnvFacto
         backend=backend,
     )
     seed = config.seed + 1_000_003 if backend == "native" else None
-    return RestartingStepper(env, seed=seed, masked=config.use_action_masks == "on")
+    return RestartingStepper(
+        env,
+        seed=seed,
+        masked=config.use_action_masks == "on",
+        info_keywords=checked_keywords(config.info_keywords),
+    )
 
 
 def probe_spec(config: TrainConfig, factory: EnvFactory | None) -> EnvSpec:

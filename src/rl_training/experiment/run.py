@@ -10,6 +10,7 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
+from rl_training.core.info_keywords import checked_keywords
 from rl_training.core.protocols import Engine, EnvStepper, Evaluate
 from rl_training.core.seeding import (
     callers_generators_kept,
@@ -214,6 +215,7 @@ class Run:
             evaluate=evaluate,
             save_checkpoint=self.save,
             best_by=config.best_by,
+            info_keywords=checked_keywords(config.info_keywords),
             callbacks=[*self.callbacks, log, self.console, interrupts],
         )
 

@@ -27,7 +27,7 @@ class Evaluator:
         An episode that has not ended after `max_episode_steps` is cut off and counted as such: in an environment
         without a time limit a policy may never reach an end.
         """
-        stepper, running = self.stepper, RunningEpisodes(self.stepper.rows)
+        stepper, running = self.stepper, RunningEpisodes(self.stepper.rows, self.stepper.out.info)
         n = stepper.rows.num_envs
         quota = np.full(n, num_episodes // n) + (np.arange(n) < num_episodes % n)
         finished: list[list[EpisodeStats]] = [[] for _ in range(n)]
@@ -61,6 +61,7 @@ class Evaluator:
             [episode.length for episode in played],
             [episode.success for episode in played if episode.success is not None],
             num_capped=capped,
+            infos=[episode.info for episode in played],
         )
 
 

@@ -1,5 +1,6 @@
 """Averages the metrics of updates between two log rows, under the names that dashboards use."""
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -7,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.core.types import EpisodeStats, Metrics, State
+from rl_training.core.errors import did_you_mean
+from rl_training.core.info_keywords import keyword_parts
+from rl_training.core.types import EpisodeStats, Metrics, State, info_means
 
 LOGGED_NAMES = {"policy_loss": "train/policy_gradient_loss", "exploration_rate": "rollout/exploration_rate"}
 """Metrics whose name in the log differs from `train/<name>`."""
@@ -39,29 +42,63 @@ class RecentEpisodes:
             self.total += 1
 
     def means(self) -> dict[str, float]:
-        """Return mean return, length and, if reported, success of the recent episodes; {} before the first."""
+        """Return mean return, length, success and info numbers of the recent episodes; {} before the first."""
         if not self.recent:
             return {}
         told = [episode.success for episode in self.recent if episode.success is not None]
         success = {"rollout/success_rate": float(np.mean(told))} if told else {}
-        return success | {
-            "rollout/ep_rew_mean": float(np.mean([episode.total_reward for episode in self.recent])),
-            "rollout/ep_len_mean": float(np.mean([episode.length for episode in self.recent])),
-        }
+        info = info_means(episode.info for episode in self.recent)
+        return (
+            success
+            | info
+            | {
+                "rollout/ep_rew_mean": float(np.mean([episode.total_reward for episode in self.recent])),
+                "rollout/ep_len_mean": float(np.mean([episode.length for episode in self.recent])),
+            }
+        )
 
     def state_dict(self) -> State:
         recent = [
             [one.total_reward, one.length, one.seconds, *([] if one.success is None else [one.success])]
             for one in self.recent
         ]
-        return {"recent": recent, "total_episodes": self.total}
+        infos = [one.info for one in self.recent]
+        return {"recent": recent, "total_episodes": self.total} | ({"infos": infos} if any(infos) else {})
 
     def load_state_dict(self, state: State) -> None:
         self.recent.clear()
-        for total, length, seconds, *success in state["recent"]:
+        infos = state.get("infos", [{}] * len(state["recent"]))
+        for (total, length, seconds, *success), info in zip(state["recent"], infos, strict=True):
             told = float(success[0]) if success else None
-            self.recent.append(EpisodeStats(float(total), int(length), float(seconds), told))
+            self.recent.append(EpisodeStats(float(total), int(length), float(seconds), told, dict(info)))
         self.total = int(state["total_episodes"])
+
+
+class MissingKeywords:
+    """Warns once about `info_keywords` that the environment has not reported by the first row after an episode."""
+
+    def __init__(self, keywords: Iterable[str]) -> None:
+        self._names = [keyword_parts(keyword)[0] for keyword in keywords]
+        self._reported: frozenset[str] = frozenset()
+        self.checked = not self._names
+
+    def add(self, info_names: frozenset[str]) -> None:
+        """Take the names of the entries of `info` so far."""
+        self._reported = info_names
+
+    def check(self, recent: Iterable[EpisodeStats]) -> None:
+        """Warn about names that no step has reported; `recent` episodes may be from before an interruption."""
+        self.checked = True
+        known = self._reported.union(*(episode.info for episode in recent))
+        missing = [name for name in self._names if name not in known]
+        if missing:
+            reported = ", ".join(f"'{name}'" for name in sorted(known)) or "nothing"
+            named = ", ".join(f"'{name}'" for name in missing)
+            warnings.warn(
+                f"info_keywords name {named}, but no step so far reported that in info, where the environment reports "
+                f"{reported}{did_you_mean(missing[0], known)}",
+                stacklevel=2,
+            )
 
 
 class MetricMeans:

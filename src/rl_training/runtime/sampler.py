@@ -19,7 +19,7 @@ class LocalSampler:
         self.stepper = stepper
         self.explorer = explorer
         self.recorder = recorder
-        self.running = RunningEpisodes(stepper.rows)
+        self.running = RunningEpisodes(stepper.rows, stepper.out.info)
         n = len(stepper.rows)
         shape, dtype = action_layout(stepper.spec.action_space)
         real = float_dtype()
@@ -57,7 +57,7 @@ class LocalSampler:
             timesteps += step.num_valid
         self.explorer.end_collect(step, acted)
         self.recorder.end_collect(acted)
-        return Collected(timesteps, episodes)
+        return Collected(timesteps, episodes, frozenset(step.info_names))
 
     def change_seed(self, *stream: int) -> None:
         self.stepper.change_seed(*stream)

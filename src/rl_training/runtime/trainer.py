@@ -12,7 +12,7 @@ from rl_training.core.errors import RunFault
 from rl_training.core.protocols import Evaluate, ExperienceSource, Learner, Logger, Sampler, SaveCheckpoint
 from rl_training.core.types import Progress, State, UpdateResult
 from rl_training.runtime.callbacks import Best, Callback, PauseTraining, StopTraining, TrainingContext
-from rl_training.runtime.metrics import MetricMeans, RecentEpisodes, first_non_finite
+from rl_training.runtime.metrics import MetricMeans, MissingKeywords, RecentEpisodes, first_non_finite
 from rl_training.runtime.profiler import Profiler
 
 EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length", "success_rate")
@@ -20,7 +20,8 @@ EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length", "success_ra
 
 def columns_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
     """Return the values of an evaluation's summary that are logged; a success rate only if it was reported."""
-    return {name: evaluation[name] for name in EVALUATION_COLUMNS if name in evaluation}
+    names = [*EVALUATION_COLUMNS, *(name for name in evaluation if name.startswith("info/"))]
+    return {name: evaluation[name] for name in names if name in evaluation}
 
 
 class Trigger:
@@ -76,13 +77,14 @@ class Trainer:
         save_checkpoint: SaveCheckpoint,
         callbacks: Sequence[Callback] = (),
         best_by: str = "reward",
+        info_keywords: Sequence[str] = (),
     ) -> None:
         self.sampler, self.source, self.learner = sampler, source, learner
         self.logger, self.evaluate, self.save_checkpoint = logger, evaluate, save_checkpoint
         self.callbacks = callbacks
         self.progress = Progress()
         self.metrics, self.own_metrics = MetricMeans(), MetricMeans(str)
-        self.episodes = RecentEpisodes()
+        self.episodes, self.missing_info = RecentEpisodes(), MissingKeywords(info_keywords)
         self.stop_reason: str | None = None
         self.pause_reason: str | None = None
         self.best = Best(best_by)
@@ -114,6 +116,7 @@ class Trainer:
                 collected = self.sampler.collect(self.source.steps_per_collect, self.progress)
                 self.progress = self.progress.advanced(timesteps=collected.timesteps)
                 self.episodes.add(collected.episodes)
+                self.missing_info.add(collected.info_names)
                 self._notify("on_collect", self.progress)
             result = None
             for batch in self.source.batches(self.progress):
@@ -164,6 +167,8 @@ class Trainer:
             self._ended_at = now
         if self._jobs["log"].due(now) or evaluate_due or last:
             self.logger.log(times | self._row(), now)
+            if not self.missing_info.checked and (self.episodes.total or last):
+                self.missing_info.check(self.episodes.recent)
         paused = self.pause_reason is not None
         if improved or paused or ended or (checkpoint_due and not evaluate_due):
             self._checkpoint(improved)
@@ -238,6 +243,7 @@ class Trainer:
             "metrics": self.metrics.state_dict(),
             "own_metrics": self.own_metrics.state_dict(),
             "episodes": self.episodes.state_dict(),
+            "info_checked": self.missing_info.checked,
             "callbacks": [
                 [type(each).__name__, own] for each in self.callbacks if (own := each.state_dict())
             ],
@@ -255,6 +261,7 @@ class Trainer:
         self.metrics.load_state_dict(state["metrics"])
         self.own_metrics.load_state_dict(state["own_metrics"])
         self.episodes.load_state_dict(state["episodes"])
+        self.missing_info.checked |= bool(state.get("info_checked"))
         waiting = list(state["callbacks"])
         for callback in self.callbacks:
             saved = next((entry for entry in waiting if entry[0] == type(callback).__name__), None)
