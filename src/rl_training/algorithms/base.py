@@ -147,7 +147,8 @@ class Algorithm:
         from rl_training.experiment.resume import resume
         from rl_training.experiment.start import Follow, train
 
-        follow = Follow(self._become)
+        source = contextlib.ExitStack()  # what is needed until the run has restored its state
+        follow = Follow(self._become, source.close)
         callbacks = [follow, *callbacks]
         parts: dict[str, Any] = self._given.as_arguments() | {"console": python_console(progress)}
         paused = True  # unless it comes to its end
@@ -156,8 +157,9 @@ class Algorithm:
                 max_time = self.config.max_time
                 result = resume(self._unfinished, max_time=max_time, callbacks=callbacks, **parts)
             else:
-                with checkpoint_to_continue(self._agent, self._run_dir) as start_from:
-                    config, origin = self._begun(start_from, total_timesteps)
+                with source:
+                    copy = checkpoint_to_continue(self._agent, self._run_dir)
+                    config, origin = self._begun(source.enter_context(copy), total_timesteps)
                     result = train(config, callbacks=callbacks, **origin, **parts)
             paused = result.paused
             self._unfinished = result.run_dir if paused else None  # perhaps before its first checkpoint

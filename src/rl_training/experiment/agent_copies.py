@@ -18,6 +18,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.state import join_state, split_state
 from rl_training.core.types import State
 from rl_training.experiment.building import UserObjects
+from rl_training.experiment.checkpoints.locking import reading_folder
 
 if TYPE_CHECKING:
     from rl_training.experiment.agent import Agent
@@ -70,15 +71,20 @@ def _has_a_name(part: Any) -> bool:
 def checkpoint_to_continue(
     agent: "Agent | None", run_dir: str | PathLike[str] | None
 ) -> Iterator[str | PathLike[str] | None]:
-    """Yield the path that a model continues from: its run or checkpoint, or else a temporary copy of the agent."""
+    """Yield the path that a model continues from: its run or checkpoint, or else a temporary copy of the agent.
+
+    A checkpoint of a run that is being trained is not pruned until the context exits.
+    """
     path = run_dir or (agent.path if agent is not None else None)
     if path is None and (agent is None or agent.timesteps == 0):
         yield None
-    elif agent is None or (path is not None and Path(path).exists()):
-        yield path
-    else:
-        with tempfile.TemporaryDirectory(prefix="rl_training-") as folder:
-            yield agent.save(Path(folder) / "agent")
+        return
+    with contextlib.nullcontext() if path is None else reading_folder(Path(path)):
+        if agent is None or (path is not None and Path(path).exists()):
+            yield path
+            return
+    with tempfile.TemporaryDirectory(prefix="rl_training-") as folder:
+        yield agent.save(Path(folder) / "agent")
 
 
 def existing_folder(run_dir: PathLike[str] | None) -> PathLike[str] | None:

@@ -17,7 +17,7 @@ from rl_training.envs.factory import EnvFactory
 from rl_training.envs.stepper_factory import training_stepper
 from rl_training.experiment.agent import Agent
 from rl_training.experiment.building import UserObjects, choose_device, flattened_images, with_masks
-from rl_training.experiment.checkpoints.folders import open_checkpoint
+from rl_training.experiment.checkpoints.folders import keep_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.locking import RunLock
 from rl_training.experiment.checkpoints.warm_start import FOLDER, WarmStart
@@ -53,22 +53,24 @@ def train(
     algorithm's class, the function that builds an environment, and the encoder's class of the config; `losses` replace
     the algorithm's losses by name.
     """
-    given = UserObjects(algorithm, factory, encoder, losses or {})
-    checkpoint = open_checkpoint(start_from) if start_from is not None else None
-    if checkpoint is not None:
-        check_algorithm(checkpoint, given)
-    warm_start = WarmStart.from_checkpoint(learned) if learned is not None else None
-    if warm_start is not None:
-        warm_start.check(config, given)
-    choose_device(config.device)
-    check_tracker(config)
-    console = console or Console()
-    config = _resolve_masks(given.name_encoder(config), given, checkpoint or learned, console.notice)
-    config = settle_rebuilding(config, factory, console.notice)
-    with open_engine(config, factory) as (config, engine):
+    given, console = UserObjects(algorithm, factory, encoder, losses or {}), console or Console()
+    with contextlib.ExitStack() as stack:
+        checkpoint, reading = None, stack.enter_context(contextlib.ExitStack())
+        if start_from is not None:
+            checkpoint = reading.enter_context(keep_checkpoint(start_from))
+            check_algorithm(checkpoint, given)
+        warm_start = WarmStart.from_checkpoint(learned) if learned is not None else None
+        if warm_start is not None:
+            warm_start.check(config, given)
+        choose_device(config.device)
+        check_tracker(config)
+        config = _resolve_masks(given.name_encoder(config), given, checkpoint or learned, console.notice)
+        config = settle_rebuilding(config, factory, console.notice)
+        config, engine = stack.enter_context(open_engine(config, factory))
         _show_notices(config, engine, console)
         run = Run(config, given, callbacks, console)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)
+        reading.close()  # the replay data is in memory now
         # last, so that bad input leaves no folder
         run_dir = _create_folder(run, warm_start, checkpoint, engine)
         record = warm_start.record if warm_start is not None else None
@@ -136,10 +138,10 @@ def _resolve_masks(
 
 
 class Follow(Callback):
-    """Passes the agent being trained to a model, and keeps the run folder."""
+    """Passes the agent being trained to a model, keeps the run folder, and calls `restored` once training starts."""
 
-    def __init__(self, become: Callable[[Agent], None]) -> None:
-        self.become = become
+    def __init__(self, become: Callable[[Agent], None], restored: Callable[[], None] = lambda: None) -> None:
+        self.become, self.restored = become, restored
         self.run_dir: Path | None = None
 
     def on_start(self, context: TrainingContext) -> None:
@@ -147,6 +149,7 @@ class Follow(Callback):
         self.run_dir = context.run_dir
         assert isinstance(context.agent, Agent)
         self.become(context.agent)
+        self.restored()
 
 
 def evaluate_checkpoint(

@@ -1,8 +1,13 @@
 """A run that is being trained may be loaded at any instant, however fast its checkpoints come and go."""
 
+import errno
+import fcntl
 import os
 import shutil
+import subprocess
+import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,17 +17,21 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from rl_training.algorithms import DQN
 from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.as_data import space_to_data
 from rl_training.core.types import Progress
+from rl_training.experiment import start
 from rl_training.experiment.checkpoints import folders as checkpoint_folders
 from rl_training.experiment.checkpoints.folders import open_checkpoint, prune, restore_backups, write_pointer
 from rl_training.experiment.checkpoints.format import write_checkpoint
+from rl_training.experiment.checkpoints.warm_start import WarmStart
 from rl_training.experiment.files import refuse_special_files
 from rl_training.experiment.resume import resume
-from rl_training.experiment.start import train
+from rl_training.experiment.start import evaluate_checkpoint, train
+from support.callbacks import StopAtCollect
 
 pytestmark = pytest.mark.fault
 
@@ -95,6 +104,167 @@ def test_no_read_fails_and_nothing_is_complained_about(
         steps = [open_checkpoint(run_dir / name).progress.timesteps for _ in range(30)]
     assert steps == sorted(steps)
     assert save is same_step or steps[-1] > steps[0]
+
+
+def test_a_slow_reader_succeeds_at_its_first_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run writes and prunes faster than the reader reads."""
+    checkpoints, steps, real = tmp_path / "checkpoints", [1], checkpoint_folders.read_checkpoint
+    new_steps(checkpoints, 1)
+
+    def slow(path: Path) -> Any:
+        steps.append(steps[-1] + 1)
+        new_steps(checkpoints, steps[-1])
+        return real(path)
+
+    monkeypatch.setattr(checkpoint_folders, "read_checkpoint", slow)
+    assert open_checkpoint(tmp_path).progress.timesteps == 1
+    assert steps == [1, 2]
+    new_steps(checkpoints, 3)
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["best", "last", "step_3"]
+
+
+def test_without_locks_a_reader_tries_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unable(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unable)
+    test_the_newest_is_found_after_a_prune(tmp_path, monkeypatch)
+
+
+def test_the_newest_is_found_after_a_prune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is pruned between the look at the pointer and the read."""
+    checkpoints, real = tmp_path / "checkpoints", checkpoint_folders.read_pointer
+    new_steps(checkpoints, 1)
+    looks = []
+
+    def pruned_after(folder: Path, pointer: str) -> str | None:
+        name = real(folder, pointer)
+        if folder == checkpoints and pointer == "last":
+            looks.append(name)
+            if len(looks) == 2:  # the first is the one before the attempt
+                monkeypatch.setattr(checkpoint_folders, "read_pointer", real)
+                new_steps(checkpoints, 2)
+        return name
+
+    monkeypatch.setattr(checkpoint_folders, "read_pointer", pruned_after)
+    assert open_checkpoint(tmp_path).progress.timesteps == 2
+    assert len(looks) == 2
+
+
+def test_the_lock_of_a_reader_is_not_kept_by_its_workers(tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    new_steps(checkpoints, 1)
+    reading, writing = os.pipe()
+    with checkpoint_folders.keep_checkpoint(tmp_path):
+        worker = os.fork()
+        if worker == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+    try:
+        new_steps(checkpoints, 2)
+        assert sorted(path.name for path in checkpoints.glob("step_*")) == ["step_2"]
+    finally:
+        os.close(reading)
+        os.close(writing)
+        os.waitpid(worker, 0)
+
+
+def test_a_warm_start_does_not_read_the_folder_again(being_written: Callable[[Any], Path]) -> None:
+    run_dir = being_written(new_steps)
+    for _ in range(20):
+        learned = open_checkpoint(run_dir)
+        time.sleep(0.01)
+        assert len(WarmStart.from_checkpoint(learned).record["sha256"]) == 64
+
+
+class Continued:
+    """Trains another run for a while at a point of this one."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.times = 0
+
+    def __call__(self, *arguments: Any) -> None:
+        self.times += 1
+        resume(self.run_dir, callbacks=[StopAtCollect(40 + 60 * self.times)])
+
+
+@pytest.fixture
+def in_training(tiny: Any) -> Path:
+    """A paused DQN run that keeps one checkpoint and, once resumed, replaces all replay data."""
+    settings = {"keep_checkpoints": 1, "checkpoint_every_timesteps": 8, "buffer_size": 20}
+    return train(tiny("dqn", total_timesteps=500, **settings), callbacks=[StopAtCollect(40)]).run_dir
+
+
+def test_replay_data_stays_until_a_new_run_has_loaded_it(
+    in_training: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that it starts from goes on between the reading of the checkpoint and that of the replay data."""
+    go_on = Continued(in_training)
+    monkeypatch.setattr(start, "check_tracker", go_on)
+    before = (in_training / "checkpoints" / "last").read_text()
+    assert train(tiny("dqn", buffer_size=20), start_from=in_training).metrics["global_step"] == 64
+    assert go_on.times == 1
+    checkpoints = in_training / "checkpoints"
+    assert (checkpoints / "last").read_text() != before
+    monkeypatch.undo()
+    go_on()
+    assert len(list(checkpoints.glob("step_*"))) == 1, "what was kept for the reader is pruned afterwards"
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_loaded_model_goes_on_learning_though_its_checkpoint_is_pruned(
+    in_training: Path, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    model = DQN.start_from(in_training) if anew else DQN.load(in_training)
+    go_on, real = Continued(in_training), Path.exists
+
+    def pruned_after(path: Path, **settings: Any) -> bool:
+        found = real(path, **settings)
+        if path == model.agent.path and not go_on.times:
+            go_on()
+        return found
+
+    monkeypatch.setattr(Path, "exists", pruned_after)
+    model.learn(32, progress=False)
+    assert go_on.times == 1
+
+
+WRITER = """
+import sys
+from rl_training.config import load_config
+from rl_training.experiment.start import train
+print(flush=True)
+train(load_config(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+def test_every_door_opens_while_another_process_trains(tiny: Any, tmp_path: Path) -> None:
+    """It writes a checkpoint and prunes the one before at every fourth step."""
+    settings = {"keep_checkpoints": 1, "checkpoint_every_timesteps": 4, "buffer_size": 20}
+    config = tiny("dqn", env_id="CartPole-v1", total_timesteps=10**7, **settings)
+    (tmp_path / "config.yaml").write_text(config.with_overrides(output_dir=str(tmp_path)).to_yaml())
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "config.yaml")], text=True)
+    try:
+        until = time.monotonic() + 60
+        while not (found := list(tmp_path.glob("dqn*/checkpoints/last"))) and time.monotonic() < until:
+            time.sleep(0.05)
+        run_dir, steps = found[0].parent.parent, list[int]()
+        short = tiny("dqn", env_id="CartPole-v1", total_timesteps=16, buffer_size=20)
+        for _ in range(3):
+            learned = open_checkpoint(run_dir)
+            steps.append(learned.progress.timesteps)
+            train(short, learned=learned)
+            DQN.load(run_dir).predict([0.0] * 4)
+            evaluate_checkpoint(run_dir, num_episodes=1)
+            train(short.with_overrides(total_timesteps=10**7, max_time=0.001), start_from=run_dir)
+        assert writer.poll() is None
+        assert steps[-1] > steps[0]
+    finally:
+        writer.kill()
+        writer.wait()
 
 
 def test_files_that_vanish_during_the_look_for_strange_ones_are_passed_over(

@@ -1,7 +1,8 @@
 """The checkpoint folders of a run: finding, reading, pointing to and pruning them.
 
 The pointers `last` and `best` are updated after the folder they name is complete. A folder is renamed before it is
-deleted, so a reader finds it complete or not at all, and retries if the folders changed while it was reading.
+deleted, so a reader finds it complete or not at all, and retries if the folders changed meanwhile. A reader locks the
+folder, and a locked folder is pruned later, so a slow reader of a run that is being trained succeeds as well.
 """
 
 import contextlib
@@ -9,11 +10,12 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, step_of
+from rl_training.experiment.checkpoints.locking import reading_folder, unless_being_read
 from rl_training.experiment.files import backup_path, delete_folder, refuse_special_files, write_text
 
 POINTERS = ("last", "best")
@@ -23,15 +25,29 @@ TRIES, PAUSE = 20, 0.01
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Read the newest intact checkpoint of a run, which may be training, a checkpoint folder, or `last`/`best`."""
+    with keep_checkpoint(path) as checkpoint:
+        return checkpoint
+
+
+@contextlib.contextmanager
+def keep_checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
+    """Yield what `open_checkpoint` returns; its files, also its replay data, are not pruned until the context exits."""
     given = readable_path(path)
+    with contextlib.ExitStack() as locks:
 
-    def attempt(remarks: list[str]) -> Checkpoint:
-        if not (given / "checkpoints").is_dir():
-            return read_checkpoint(find_checkpoint(path))
-        refuse_special_files(given / "checkpoints")
-        return _read_newest(given, None, remarks)
+        def attempt(remarks: list[str]) -> Checkpoint:
+            locks.close()  # those of the last attempt
+            if not (given / "checkpoints").is_dir():
+                return _read_locked(find_checkpoint(path), locks)
+            refuse_special_files(given / "checkpoints")
+            return _read_newest(given, None, remarks, locks)
 
-    return _retry_while_changing(given, attempt)
+        yield _retry_while_changing(given, attempt)
+
+
+def _read_locked(folder: Path, locks: contextlib.ExitStack) -> Checkpoint:
+    locks.enter_context(reading_folder(folder))
+    return read_checkpoint(folder)
 
 
 def readable_path(path: str | os.PathLike[str]) -> Path:
@@ -109,11 +125,14 @@ def read_pointer(checkpoints: Path, pointer: str) -> str | None:
 
 
 def prune(checkpoints: Path, keep: int) -> None:
-    """Delete all checkpoints except the newest `keep` and those that a pointer names."""
+    """Delete all checkpoints except the newest `keep`, those that a pointer names, and those that are being read."""
     named = {read_pointer(checkpoints, pointer) for pointer in POINTERS}
     for folder in _steps(checkpoints)[keep:]:
-        if folder.name not in named:
-            delete_folder(folder)
+        if folder.name in named:
+            continue
+        with unless_being_read(folder) as free:
+            if free:
+                delete_folder(folder)
 
 
 def read_newest(run_dir: Path, *, before: str | None = None) -> Checkpoint:
@@ -121,10 +140,13 @@ def read_newest(run_dir: Path, *, before: str | None = None) -> Checkpoint:
 
     With `before`, the name of a checkpoint that cannot be used, only older ones are considered.
     """
-    return _retry_while_changing(run_dir, lambda remarks: _read_newest(run_dir, before, remarks))
+    with contextlib.ExitStack() as locks:
+        return _retry_while_changing(run_dir, lambda remarks: _read_newest(run_dir, before, remarks, locks))
 
 
-def _read_newest(run_dir: Path, before: str | None, remarks: list[str]) -> Checkpoint:
+def _read_newest(
+    run_dir: Path, before: str | None, remarks: list[str], locks: contextlib.ExitStack
+) -> Checkpoint:
     checkpoints = run_dir / "checkpoints"
     folders = _steps(checkpoints)
     last = read_pointer(checkpoints, "last")
@@ -139,7 +161,7 @@ def _read_newest(run_dir: Path, before: str | None, remarks: list[str]) -> Check
         remarks.append(f"{checkpoints / 'last'} {problem}; using {folders[0].name}")
     for folder, older in zip(folders, [*folders[1:], None], strict=True):
         try:
-            return read_checkpoint(folder)
+            return _read_locked(folder, locks)
         except UserError as error:
             if older is None:
                 raise

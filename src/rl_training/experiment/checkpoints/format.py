@@ -46,6 +46,8 @@ class Checkpoint:
     """The spaces that the agent acts in."""
     signed: bool = False
     """Written by this user and unchanged since."""
+    sha256: str = ""
+    """The hash of its manifest."""
 
     @property
     def env_factory(self) -> bool:
@@ -143,7 +145,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
         if facts["algorithm"] is None:  # the size of a custom algorithm's network is unknown
             refuse_larger_network(path, config, state, spec)
-        return Checkpoint(path, config, progress, state, facts, spec, signed)
+        return Checkpoint(path, config, progress, state, facts, spec, signed, manifest["sha256"])
 
 
 def _saved_spec(path: Path, saved: Mapping[str, Any], config: TrainConfig) -> EnvSpec:

@@ -1,10 +1,11 @@
-"""The lock that allows one process per run folder."""
+"""Locks: one process trains in a run folder, and a checkpoint is not pruned while it is read."""
 
 import contextlib
 import errno
 import os
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -19,15 +20,18 @@ except ImportError:  # Windows
 
 _HELD: dict[Path, int] = {}
 """Lock file -> descriptor; a forked worker closes them, because it would keep the lock."""
+_READING: set[int] = set()
+"""Descriptors of the folders that are being read; a forked worker closes them as well."""
 
 TRIES, PAUSE = 3, 0.02
 """Attempts, and seconds between them, to acquire a lock: `is_held` takes it for an instant."""
 
 
 def _forget_in_worker() -> None:
-    for descriptor in _HELD.values():
+    for descriptor in [*_HELD.values(), *_READING]:
         os.close(descriptor)
     _HELD.clear()
+    _READING.clear()
 
 
 os.register_at_fork(after_in_child=_forget_in_worker)
@@ -134,3 +138,45 @@ def is_held(run_dir: Path, *, if_unknown: bool = True) -> bool:
         return False
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def reading_folder(folder: Path) -> Iterator[None]:
+    """Keep a folder from being pruned until the context exits; no effect if it is missing or cannot be locked."""
+    descriptor = _open_folder(folder)
+    if descriptor is None:
+        yield
+        return
+    _READING.add(descriptor)
+    try:
+        with contextlib.suppress(OSError):  # no locks on this file system
+            _locked(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        if descriptor in _READING:  # not in a forked worker
+            _READING.discard(descriptor)
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def unless_being_read(folder: Path) -> Iterator[bool]:
+    """Yield whether a folder may be deleted; a reader that arrives meanwhile waits until the context exits."""
+    descriptor = _open_folder(folder)
+    if descriptor is None:
+        yield True
+        return
+    try:
+        try:
+            free = _locked(descriptor, fcntl.LOCK_EX, tries=1)
+        except OSError:  # no locks on this file system
+            free = True
+        yield free
+    finally:
+        os.close(descriptor)
+
+
+def _open_folder(folder: Path) -> int | None:
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (OSError, ValueError):  # missing, not readable, or not a valid file name
+        return None

@@ -19,7 +19,6 @@ from rl_training.experiment.agent import check_spaces
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.format import Checkpoint, restoring, write_checkpoint
 from rl_training.experiment.checkpoints.trust import Permission, refuse_missing_factory
-from rl_training.experiment.files import read_mapping
 from rl_training.experiment.loading import check_algorithm
 from rl_training.runtime.sampler import saved_envs
 
@@ -44,7 +43,7 @@ class WarmStart:
             "path": str(checkpoint.path.resolve()),
             "timesteps": checkpoint.progress.clock,
             "config_fingerprint": checkpoint.config.fingerprint(),
-            "sha256": read_mapping(checkpoint.path / "manifest.json").get("sha256"),
+            "sha256": checkpoint.sha256,
         }
         return cls(checkpoint, record)
 
