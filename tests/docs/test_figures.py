@@ -16,7 +16,6 @@ import yaml
 from rl_training.config import TrainConfig
 from rl_training.config.presets import presets
 from rl_training.envs import determinism
-from rl_training.experiment import resources
 from rl_training.lab.benchmark_text import COVERAGE
 from rl_training.lab.statistics import RESAMPLES
 
@@ -164,8 +163,3 @@ def test_every_measured_figure_has_a_source(page):
 
 def test_the_check_of_environments_is_as_long_as_the_page_says():
     assert f"at most {determinism.MAX_STEPS} steps" in words_of("docs/reliability.md")
-
-
-def test_the_rule_on_threads_is_that_of_the_code():
-    assert resources.WORK_PER_THREAD == 2**27
-    assert "134 million (2^27) multiply-adds" in words_of("docs/settings.md")

@@ -44,7 +44,8 @@ class RunKeywords(TypedDict, total=False):
     device: str
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"]
-    """Threads for PyTorch and NumPy; auto uses one for small networks and a few for CNNs and wide layers."""
+    """Threads for matrix products; auto gives the results of one thread, and borrows idle cores where that changes no
+    bit."""
     update_path: UpdatePath
     """How gradients are computed: explicit, by hand-written backward passes, which is faster; autograd; auto uses
     explicit passes wherever they exist."""

@@ -1,28 +1,18 @@
-"""Memory and CPU threads of a run: what is available, what a run needs, and how much it gets."""
+"""Memory of a run: what is available, what the run needs, and what the process keeps."""
 
-import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
-from itertools import pairwise
-from math import prod
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-import torch
 from gymnasium import spaces
-from threadpoolctl import threadpool_limits
 
-from rl_training.algorithms.components import image_reading
 from rl_training.config import TrainConfig
-from rl_training.core.cpu import usable_cores
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.layout import float_dtype, num_features, observation_leaves
 from rl_training.core.types import EnvSpec
-from rl_training.experiment.building import choose_device
-from rl_training.models.images import image_leaves
 
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 CGROUP_STATISTICS = ("/sys/fs/cgroup/memory.stat", "/sys/fs/cgroup/memory/memory.stat")
@@ -34,17 +24,6 @@ LARGE_ONE_HOTS = 10**9
 """Bytes from which the memory of one-hot encodings is reported."""
 COPIES_OF_WEIGHTS = 8
 """Weights, gradients and two moments, for an actor and a critic; some algorithms have more networks."""
-WORK_PER_THREAD = 2**27
-"""Multiply-adds of the largest layer of one gradient step that justify another thread: a few milliseconds.
-
-Measured on two virtual cores. On an idle machine, two threads halve the time of a matrix product from 256 x 256 x 256
-on. On a busy one they wait for each other: an update of SAC took 30 times as long (256 wide) or 6 times (1024), one of
-a Nature CNN 3 times.
-"""
-WORK_PER_VALUE = 128
-"""Multiply-adds of a CNN's largest convolution per value of an image: 116 for Nature's, 144 for the others here."""
-MAX_AUTO_THREADS = 4
-"""Most threads for `num_threads: auto`; more have not been measured."""
 
 
 def available_memory() -> int | None:
@@ -105,46 +84,6 @@ def report_one_hot_memory(config: TrainConfig, spec: EnvSpec, notice: Callable[[
     )
 
 
-def settle_threads(config: TrainConfig, spec: EnvSpec) -> TrainConfig:
-    """Return the config with `num_threads: auto` replaced by a number that suits its networks and the cores."""
-    if config.num_threads != "auto":
-        return config
-    wanted = min(largest_layer(config, spec) // WORK_PER_THREAD, MAX_AUTO_THREADS, available_cores())
-    return config.with_overrides(num_threads=max(wanted, 1))
-
-
-def largest_layer(config: TrainConfig, spec: EnvSpec) -> int:
-    """Return the multiply-adds of the largest layer in the forward pass of one gradient step; 0 for another device.
-
-    Recurrent cores do not count: they process one time step after the other, a few rows each.
-    """
-    if choose_device(config.device).type != "cpu":
-        return 0
-    settings, pixels, inputs = config.algorithm, 0, num_features(spec.observation_space)
-    if settings.encoder != "flat":
-        reading = image_reading(settings, channels_first=config.makes_frames)
-        pixels = sum(
-            prod(leaf.space.shape) for leaf in image_leaves(spec.observation_space, reading).values()
-        )
-    if pixels or settings.encoder not in ("auto", "flat"):
-        inputs = settings.features_dim
-    networks = [getattr(settings, name, None) or () for name in ("hidden_sizes", "critic_hidden_sizes")]
-    layers: list[int] = [a * b for widths in networks for a, b in pairwise((inputs, *widths))]
-    return settings.rows_per_step(config.num_envs) * max([pixels * WORK_PER_VALUE, *layers])
-
-
-@contextlib.contextmanager
-def using_threads(wanted: int | Literal["auto"]) -> Iterator[None]:
-    """Set the number of threads of torch and BLAS for a while; `auto` is one, until `settle_threads` replaces it."""
-    before, number = torch.get_num_threads(), 1 if wanted == "auto" else wanted
-    torch.set_num_threads(number)
-    try:
-        with threadpool_limits(number, user_api="blas"):
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def keep_freed_memory() -> bool:
     """Let the process keep up to 512 MiB of freed memory; return whether this is supported.
 
@@ -156,13 +95,6 @@ def keep_freed_memory() -> bool:
         return False
     wanted = {MMAP_THRESHOLD: 32 * MIB, TRIM_THRESHOLD: 512 * MIB, TOP_PAD: 64 * MIB}
     return all(bool(mallopt(name, value)) for name, value in wanted.items())
-
-
-def available_cores() -> int:
-    """Return the number of cores that the machine, the container and OpenMP allow."""
-    cores = usable_cores()
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return min(cores, int(first)) if first.isdecimal() and int(first) else cores
 
 
 def _meminfo() -> int | None:

@@ -69,7 +69,7 @@ def resume(
             checkpoint = _extended(checkpoint, config) if extension else checkpoint
             for difference in differences(checkpoint.facts["surroundings"], surroundings(config)):
                 warnings.warn(f"{difference}: the resumed run may not be bit-for-bit identical", stacklevel=2)
-        with open_engine(config, factory) as (config, engine):
+        with open_engine(config, factory) as engine:
             start = _starting_checkpoint(source, run_dir, given) if isinstance(source, Origin) else checkpoint
             run = Run(config, given, callbacks, console)
             record = source.started_from if isinstance(source, Origin) else None

@@ -11,7 +11,7 @@ from typing import Any
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, Interrupted, UserError
 from rl_training.core.info_keywords import checked_keywords
-from rl_training.core.protocols import Engine, EnvStepper, Evaluate
+from rl_training.core.protocols import Engine, EnvStepper, Evaluate, Learner
 from rl_training.core.seeding import (
     callers_generators_kept,
     global_generators,
@@ -41,6 +41,7 @@ from rl_training.experiment.logs.curves import plot_learning_curve
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import EvaluationLog, MetricFiles
 from rl_training.experiment.resources import check_memory, report_one_hot_memory, size_text
+from rl_training.experiment.threads import run_threads
 from rl_training.runtime.callbacks import Callback, PauseTraining, TrainingContext, config_callbacks
 from rl_training.runtime.trainer import Cadence, Trainer, columns_of
 
@@ -172,7 +173,8 @@ class Run:
                 open_things.callback(evaluation_envs.close)
             interrupts = open_things.enter_context(Interrupts(config.max_time))
             evaluate = None if evaluation_envs is None else self._evaluate(evaluation_envs, interrupts)
-            self.trainer = self._trainer(interrupts, evaluate)
+            learner = open_things.enter_context(run_threads(config, self.spec, self.parts.learner))
+            self.trainer = self._trainer(learner, interrupts, evaluate)
             open_things.callback(self.console.close)
             open_things.enter_context(callers_generators_kept())
             try:
@@ -201,13 +203,13 @@ class Run:
 
         return evaluate
 
-    def _trainer(self, interrupts: Interrupts, evaluate: Evaluate | None) -> Trainer:
+    def _trainer(self, learner: Learner[Any], interrupts: Interrupts, evaluate: Evaluate | None) -> Trainer:
         config = self.config
         log = EvaluationLog(self.run_dir / "evaluations.jsonl")
         return Trainer(
             self.sampler,
             self.parts.source,
-            self.parts.learner,
+            learner,
             cadence=Cadence(
                 config.log_every_timesteps, config.eval_every_timesteps, config.checkpoint_every_timesteps
             ),

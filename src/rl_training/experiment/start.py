@@ -25,9 +25,10 @@ from rl_training.experiment.console import Console
 from rl_training.experiment.loading import check_algorithm, load_agent
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import check_tracker
-from rl_training.experiment.resources import keep_freed_memory, settle_threads, using_threads
+from rl_training.experiment.resources import keep_freed_memory
 from rl_training.experiment.run import Run, TrainResult
 from rl_training.experiment.run_folder import make_run_dir
+from rl_training.experiment.threads import one_thread
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
 from rl_training.runtime.engines import LocalEngine
@@ -66,7 +67,7 @@ def train(
         check_tracker(config)
         config = _resolve_masks(given.name_encoder(config), given, checkpoint or learned, console.notice)
         config = settle_rebuilding(config, factory, console.notice)
-        config, engine = stack.enter_context(open_engine(config, factory))
+        engine = stack.enter_context(open_engine(config, factory))
         _show_notices(config, engine, console)
         run = Run(config, given, callbacks, console)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)
@@ -168,17 +169,12 @@ def evaluate_checkpoint(
 
 
 @contextlib.contextmanager
-def open_engine(config: TrainConfig, factory: EnvFactory | None) -> Iterator[tuple[TrainConfig, Engine]]:
-    """Open the training environments and set the number of threads; yield the config with that number, and the engine.
-
-    `num_threads: auto` depends on the spaces, so it is one thread until the environments are built.
-    """
+def open_engine(config: TrainConfig, factory: EnvFactory | None) -> Iterator[Engine]:
+    """Open the training environments. One thread until the learner is built: `run_threads` sets the run's number."""
     keep_freed_memory()
     build = partial(training_stepper, config, factory)
-    with using_threads(config.num_threads), contextlib.closing(LocalEngine(build)) as engine:
-        config = settle_threads(config, engine.spec)
-        with using_threads(config.num_threads):
-            yield config, engine
+    with one_thread(), contextlib.closing(LocalEngine(build)) as engine:
+        yield engine
 
 
 __all__ = ["Follow", "TrainResult", "evaluate_checkpoint", "make_run_dir", "open_engine", "train"]

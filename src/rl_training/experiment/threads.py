@@ -1,0 +1,271 @@
+"""CPU threads of a run: which library gets them, and idle cores that `num_threads: auto` borrows for updates.
+
+torch and NumPy's BLAS each have a pool of threads that wait by spinning. With two threads each on two cores they take
+the cores from each other: products of 256 x 256 in turn took 13 times as long as with one thread. So only one of them
+gets threads: the one that computes most of an update.
+"""
+
+import contextlib
+import copy
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from threadpoolctl import ThreadpoolController
+
+from rl_training.algorithms.components import StatefulLearner, image_reading
+from rl_training.config import TrainConfig
+from rl_training.core.cpu import usable_cores
+from rl_training.core.seeding import global_generators, set_global_generators
+from rl_training.core.spaces.layout import num_features
+from rl_training.core.state import split_state
+from rl_training.core.types import EnvSpec, Progress, State, UpdateResult
+from rl_training.experiment.agent_copies import copied_state
+from rl_training.experiment.building import choose_device
+from rl_training.models.images import image_leaves
+
+WORTHWHILE = 2**23
+"""Multiply-adds of the largest layer of a gradient step from which another thread can help: half of 256 x 256 x 256."""
+WORK_PER_VALUE = 128
+"""Multiply-adds of a CNN's largest convolution per value of an image: 116 for Nature's, 144 for the others here."""
+MAX_AUTO_THREADS = 4
+"""Most threads that `num_threads: auto` uses; more have not been measured."""
+CPU_TIMES = Path("/proc/stat")
+IDLE_COLUMN = 4
+"""Column of a line of `/proc/stat` with the time that a core was idle, in ticks."""
+
+SetThreads = Callable[[int], None]
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Give torch and BLAS one thread each for a while, regardless of environment variables."""
+    before, pools = torch.get_num_threads(), ThreadpoolController().select(user_api="blas")
+    torch.set_num_threads(1)
+    try:
+        with pools.limit(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def thread_setter(config: TrainConfig, spec: EnvSpec, update_path: str) -> SetThreads:
+    """Return the function that sets the threads of the library which computes most of an update.
+
+    That is NumPy's BLAS if the hand-written passes run on arrays, and torch for images, encoders and autograd.
+    """
+    by_torch = not update_path.startswith("explicit") or choose_device(config.device).type != "cpu"
+    if by_torch or config.algorithm.encoder not in ("auto", "flat") or _pixels(config, spec):
+        return torch.set_num_threads
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+
+    def set_threads(number: int) -> None:
+        for library in libraries:
+            library.set_num_threads(number)
+
+    return set_threads
+
+
+@contextlib.contextmanager
+def run_threads(
+    config: TrainConfig, spec: EnvSpec, learner: StatefulLearner
+) -> Iterator["StatefulLearner | SpareCores"]:
+    """Set the threads of a run; yield the learner, which with `num_threads: auto` borrows idle cores."""
+    set_threads = thread_setter(config, spec, learner.update_path)
+    auto = config.num_threads == "auto"
+    most = min(MAX_AUTO_THREADS, available_cores())
+    borrows = auto and most > 1 and largest_layer(config, spec) >= WORTHWHILE
+    set_threads(1 if config.num_threads == "auto" else config.num_threads)
+    try:
+        yield SpareCores(learner, set_threads, most) if borrows else learner
+    finally:
+        set_threads(1)
+
+
+class SpareCores:
+    """A learner that updates with `most` threads while cores are idle, and with one otherwise.
+
+    The bytes are those of one thread. It takes one update twice, with one thread and with `most`, and borrows cores
+    only if both results are equal to the bit. It returns the cores when updates become slower than with one thread,
+    because two threads beside a busy process take many times as long as one. An attempt that failed costs time; the
+    next one waits until that time is less than 3% of the run, and until the cores have been idle.
+    """
+
+    CLOCK = staticmethod(time.perf_counter)
+    GAIN = 0.95
+    """Time of an update, in terms of one thread's, below which borrowed cores help."""
+    PATIENCE = 30.0
+    """Seconds to wait per second lost in a failed attempt."""
+    LOOK_EVERY = 0.25
+    """Seconds over which the idle time of the cores is measured."""
+    UNTIMED = 2
+    """First updates, which are slower than the others."""
+    TIMED = 5
+    """Updates with one thread that are timed before the first attempt."""
+
+    def __init__(
+        self,
+        learner: StatefulLearner,
+        set_threads: SetThreads,
+        most: int,
+        idle_cores: "IdleCores | None" = None,
+    ) -> None:
+        self.learner, self.most = learner, most
+        self._set_threads, self._idle = set_threads, idle_cores or IdleCores()
+        self.borrowing = False
+        self.exact: bool | None = None
+        """Whether more threads give the same bytes; None before it was tried."""
+        self._updates, self._single = 0, float("inf")
+        self._slow, self._lost = 0, 0.0
+        self._next_attempt = self._next_look = 0.0
+
+    def update(self, batch: Any, progress: Progress) -> UpdateResult:
+        """Update with one thread or with `most`; see the class."""
+        if self.exact is None and self._updates >= self.UNTIMED + self.TIMED and self._cores_are_idle():
+            return self._compare(batch, progress)
+        if self.exact and not self.borrowing and self._cores_are_idle():
+            self._borrow(True)
+        started = self.CLOCK()
+        result = self.learner.update(batch, progress)
+        self._judge((self.CLOCK() - started) / max(result.updates, 1), max(result.updates, 1))
+        return result
+
+    def _cores_are_idle(self) -> bool:
+        now = self.CLOCK()
+        if now < max(self._next_attempt, self._next_look):
+            return False
+        self._next_look = now + self.LOOK_EVERY
+        # one core is ours; a core counts as idle if it was so most of the time
+        return self._idle.since_last_look() >= 0.8 * (self.most - 1)
+
+    def _borrow(self, wanted: bool) -> None:
+        self.borrowing, self._slow, self._lost = wanted, 0, 0.0
+        self._set_threads(self.most if wanted else 1)
+
+    def _judge(self, seconds: float, updates: int) -> None:
+        """Compare the time of one update with that of one thread; return the cores after two slow ones."""
+        self._updates += 1
+        if not self.borrowing:
+            if self._updates > self.UNTIMED:
+                # a short memory of the fastest: slow ones were disturbed
+                self._single = min(seconds, 1.02 * self._single)
+            return
+        if seconds <= self.GAIN * self._single:
+            self._slow, self._lost = 0, 0.0
+            return
+        self._slow += 1
+        self._lost += max(seconds - self._single, 0.0) * updates
+        if self._slow >= 2:
+            wait = self.PATIENCE * self._lost + 1.0
+            self._borrow(False)
+            self._next_attempt = self.CLOCK() + wait
+            self._idle.since_last_look()
+
+    def _compare(self, batch: Any, progress: Progress) -> UpdateResult:
+        """Take one update with one thread and again with `most`; keep the first if they differ."""
+        learner = self.learner
+        before, generators = copied_state(learner.state_dict()), copy.deepcopy(global_generators())
+        result = learner.update(batch, progress)
+        single, single_generators = copied_state(learner.state_dict()), copy.deepcopy(global_generators())
+        if (
+            learner.not_finite(single) is not None
+        ):  # such a state cannot be loaded; the trainer raises an error
+            return result
+        learner.load_state_dict(before)
+        set_global_generators(generators)
+        self._set_threads(self.most)
+        try:
+            again = learner.update(batch, progress)
+            self.exact = _same_numbers(again, result) and _same_bytes(learner.state_dict(), single)
+        finally:
+            self._set_threads(1)
+        learner.load_state_dict(single)
+        set_global_generators(single_generators)
+        return result
+
+
+class IdleCores:
+    """How many of the cores that this process may use were idle since the last look."""
+
+    def __init__(self) -> None:
+        self._cores = getattr(os, "sched_getaffinity", lambda _: set[int]())(0)
+        self._ticks = os.sysconf("SC_CLK_TCK")
+        self._last = self._read()
+
+    def since_last_look(self) -> float:
+        """Return the number of idle cores since the last call; 0 if unknown."""
+        before, self._last = self._last, self._read()
+        if before is None or self._last is None:
+            return 0.0
+        passed = self._last[0] - before[0]
+        return (self._last[1] - before[1]) / passed if passed > 0 else 0.0
+
+    def _read(self) -> tuple[float, float] | None:
+        """Return the time and the idle time of all cores together, in seconds."""
+        try:
+            rows = [line.split() for line in CPU_TIMES.read_text(encoding="ascii").splitlines()]
+            idle = [
+                int(row[IDLE_COLUMN])
+                for row in rows
+                if row[0][:3] == "cpu" and row[0][3:].isdecimal() and int(row[0][3:]) in self._cores
+            ]
+        except (OSError, ValueError, IndexError):
+            return None
+        return time.monotonic(), sum(idle) / self._ticks
+
+
+def largest_layer(config: TrainConfig, spec: EnvSpec) -> int:
+    """Return the multiply-adds of the largest layer in the forward pass of one gradient step; 0 for another device.
+
+    Recurrent cores do not count: they process one time step after the other, a few rows each.
+    """
+    if choose_device(config.device).type != "cpu":
+        return 0
+    settings, pixels = config.algorithm, _pixels(config, spec)
+    inputs = num_features(spec.observation_space)
+    if pixels or settings.encoder not in ("auto", "flat"):
+        inputs = settings.features_dim
+    networks = [getattr(settings, name, None) or () for name in ("hidden_sizes", "critic_hidden_sizes")]
+    layers: list[int] = [a * b for widths in networks for a, b in pairwise((inputs, *widths))]
+    return settings.rows_per_step(config.num_envs) * max([pixels * WORK_PER_VALUE, *layers])
+
+
+def available_cores() -> int:
+    """Return the number of cores that the machine, the container and OpenMP allow."""
+    cores = usable_cores()
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return min(cores, int(first)) if first.isdecimal() and int(first) else cores
+
+
+def _pixels(config: TrainConfig, spec: EnvSpec) -> int:
+    """Return the number of values in the images of an observation that an encoder reads."""
+    if config.algorithm.encoder == "flat":
+        return 0
+    reading = image_reading(config.algorithm, channels_first=config.makes_frames)
+    return sum(prod(leaf.space.shape) for leaf in image_leaves(spec.observation_space, reading).values())
+
+
+def _same_numbers(one: UpdateResult, other: UpdateResult) -> bool:
+    same = all(_same_tensors(value, other.metrics[name]) for name, value in one.metrics.items())
+    if one.priorities is None or other.priorities is None:
+        return same and one.priorities is other.priorities
+    return same and _same_tensors(one.priorities, other.priorities)
+
+
+def _same_bytes(one: dict[str, State], other: dict[str, State]) -> bool:
+    for name, content in one.items():
+        (tensors, plain), (others, other_plain) = split_state(content), split_state(other[name])
+        if plain != other_plain or tensors.keys() != others.keys():
+            return False
+        if not all(_same_tensors(tensor, others[key]) for key, tensor in tensors.items()):
+            return False
+    return one.keys() == other.keys()
+
+
+def _same_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.detach().cpu().numpy().tobytes() == other.detach().cpu().numpy().tobytes()
