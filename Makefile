@@ -13,7 +13,7 @@ IN_WORLD := $(WORLD)/bin/python -m pip install --quiet --disable-pip-version-che
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH_PIP := $(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train check test test-extras durations lint learn bench bench-ours replay-memory chaos hostile parity pixels-peer traces world zoo-smoke clean
+.PHONY: train check test test-extras durations lint learn bench bench-ours bench-threads replay-memory chaos hostile parity pixels-peer traces world zoo-smoke clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -61,6 +61,10 @@ endif
 bench-ours: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench_reliability.py
 	$(BIN)/python benchmarks/bench_buffer.py
+
+# one thread, two and auto, on idle cores and beside a busy one; writes results/threads.md
+bench-threads: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/threads.py $(if $(ROUNDS),--rounds $(ROUNDS))
 
 replay-memory: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
