@@ -1,6 +1,6 @@
 """The base of SAC and TD3: an ensemble of critics for observations and actions, and target networks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.components import Actor
+from rl_training.algorithms.learner import named_path, refuse_autograd
+from rl_training.algorithms.losses import Loss
 from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig
 from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.algorithms.target_networks import TargetNetwork
+from rl_training.config import UpdatePath
 from rl_training.core.spaces.layout import float_dtype
 from rl_training.core.types import Numbers
 from rl_training.models.autograd_network import AutogradCritics, AutogradNetwork
@@ -60,8 +63,11 @@ class ContinuousLearner(OffPolicyLearner):
         *,
         generator: torch.Generator,
         noise_rng: np.random.Generator,
+        losses: Mapping[str, Loss],
+        update_path: UpdatePath = "auto",
     ) -> None:
         super().__init__(config, actor)
+        self.losses = losses
         self.action_size = actor.policy.action_size
         self.noise_rng = noise_rng
         self.critics = build_critics(config, actor.policy, generator)
@@ -74,7 +80,9 @@ class ContinuousLearner(OffPolicyLearner):
         self._head_gradients: list[Tensor] = [place for place in places if place is not None]
         self.critic_optimizer = FlatAdam(self.critics.parameters(), eps=1e-8)
         self.target_critics = TargetNetwork(self.critics, self.critic_optimizer.flat)
-        self._build_runs(actor.policy.network)
+        path = self._build_runs(actor.policy.network, autograd=update_path == "autograd")
+        self.update_path = named_path(path, losses)
+        refuse_autograd(update_path, path, losses, actor.policy)
         self.networks_with_modes = (actor.policy.network, self.critics) if encoded else ()
         self.owners = {
             **self.owners,
@@ -86,21 +94,22 @@ class ContinuousLearner(OffPolicyLearner):
             "learner/noise_rng": noise_rng,
         }
 
-    def _build_runs(self, network: nn.Module) -> None:
+    def _build_runs(self, network: nn.Module, *, autograd: bool) -> str:
         """Select how all networks run: hand-written if `models.fast` supports all of them, otherwise autograd."""
         fast = fast_backend(self.device)
         by_actor, by_critics = self.actor_optimizer.gradient_of, self.critic_optimizer.gradient_of
         actor = explicit_mlp(network, by_actor, fast)
         critics = explicit_critics(self.critics, by_critics, fast)
         target = explicit_critics(self.target_critics.network, None, fast)
-        if actor and critics and target:
-            self.update_path, self.backend = "explicit", fast
+        if actor and critics and target and not autograd:
+            self.backend = fast
             self.actor_run, self.critics_run, self.target_run = actor, critics, target
-        else:
-            self.update_path, self.backend = "autograd", TorchBackend(self.device)
-            self.actor_run = AutogradNetwork(network, self.actor_layers.parameters(), by_actor)
-            self.critics_run = AutogradCritics(self.critics, self.critics.parameters(), by_critics)
-            self.target_run = self.target_critics.network
+            return "explicit"
+        self.backend = TorchBackend(self.device)
+        self.actor_run = AutogradNetwork(network, self.actor_layers.parameters(), by_actor)
+        self.critics_run = AutogradCritics(self.critics, self.critics.parameters(), by_critics)
+        self.target_run = self.target_critics.network
+        return "autograd"
 
     def backward_actor(self, by_outputs: Numbers, *by_head: Numbers) -> None:
         """Write the gradients of the actor, given those of its network's outputs and of the head's parameters."""

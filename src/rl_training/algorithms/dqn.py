@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from itertools import chain
-from typing import TYPE_CHECKING, Literal, Self, Unpack
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
 
 import numpy as np
 from gymnasium import spaces
@@ -10,10 +10,13 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
+from rl_training.algorithms.learner import named_path, refuse_autograd
+from rl_training.algorithms.losses import Loss, LossFunction
 from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig, build_replay
 from rl_training.algorithms.optimizers import FlatAdam
-from rl_training.algorithms.q_objective import QObjective
+from rl_training.algorithms.q_objective import Q_LOSSES, QObjective
 from rl_training.algorithms.target_networks import TargetNetwork
+from rl_training.config import UpdatePath
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.state import Counter
 from rl_training.core.types import Numbers, Progress, StepMetrics
@@ -119,7 +122,15 @@ class DQNConfig(ReplayConfig):
 class DQNLearner(OffPolicyLearner):
     """The update rule: one step towards `reward + discount * value of the next action`."""
 
-    def __init__(self, config: DQNConfig, actor: Actor[QPolicy], *, noise_rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        config: DQNConfig,
+        actor: Actor[QPolicy],
+        *,
+        noise_rng: np.random.Generator,
+        loss: Loss | None = None,
+        update_path: UpdatePath = "auto",
+    ) -> None:
         super().__init__(config, actor)
         self.config, self.policy = config, actor.policy
         network = actor.policy.network
@@ -131,8 +142,12 @@ class DQNLearner(OffPolicyLearner):
             self.optimizer.gradient_of,
             double=config.double,
             huber=config.td_loss == "huber",
+            loss=loss,
+            autograd=update_path == "autograd",
         )
-        self.backend, self.update_path = self.objective.backend, self.objective.path
+        self.backend, losses = self.objective.backend, {"loss": self.objective.loss}
+        self.update_path = named_path(self.objective.path, losses)
+        refuse_autograd(update_path, self.objective.path, losses, actor.policy)
         assert isinstance(actor.explorer, EpsilonGreedyExplorer)
         self.explorer = actor.explorer
         self.noise_rng = noise_rng
@@ -164,13 +179,14 @@ class DQNLearner(OffPolicyLearner):
         """Loss, backward, clipping, optimizer; then the target network, if its interval is counted in updates."""
         # independent noise for each of the three passes through a noisy network
         noises = [self.policy.draw_noise(self.noise_rng, self.device) for _ in range(3)]
-        loss, gradient, errors = self.objective.forward(rows, noises)
+        parts, gradient = self.objective.forward(rows, noises)
         self.objective.backward(gradient)
         norm = self.optimizer.descend(learning_rate)
         every = self.config.target_update_every_updates
         if every and not (updates + 1) % every:
             self.target.follow(self.config.tau)
-        return {"loss": loss, "grad_norm": norm, "exploration_rate": self._exploration}, errors
+        errors = parts.pop("errors", None)
+        return {**parts, "grad_norm": norm, "exploration_rate": self._exploration}, errors
 
 
 class DQN(Algorithm):
@@ -180,6 +196,8 @@ class DQN(Algorithm):
     config_class = DQNConfig
     action_spaces = (spaces.Discrete,)
     takes_action_masks = True
+    loss: ClassVar[LossFunction | None] = None
+    """None is the built-in loss for the setting `distribution`: td_loss, categorical_loss or quantile_loss."""
 
     if TYPE_CHECKING:  # the keywords of this algorithm
 
@@ -187,6 +205,10 @@ class DQN(Algorithm):
 
         @classmethod
         def from_preset(cls, name: str, **settings: Unpack[DQNKeywords]) -> Self: ...  # type: ignore[override]
+
+    @staticmethod
+    def losses(settings: DQNConfig) -> dict[str, Loss]:
+        return {"loss": Q_LOSSES[settings.distribution]}
 
     @staticmethod
     def build_actor(settings: DQNConfig, context: BuildContext) -> Actor[QPolicy]:
@@ -225,4 +247,10 @@ class DQN(Algorithm):
 
     @staticmethod
     def build_learner(settings: DQNConfig, context: BuildContext, actor: Actor[QPolicy]) -> DQNLearner:
-        return DQNLearner(settings, actor, noise_rng=numpy_generator(context.seed, UPDATE_NOISE))
+        return DQNLearner(
+            settings,
+            actor,
+            noise_rng=numpy_generator(context.seed, UPDATE_NOISE),
+            loss=context.loss("loss", Q_LOSSES[settings.distribution]),
+            update_path=context.update_path,
+        )

@@ -315,6 +315,8 @@ class DQNKeywords(RunKeywords, total=False):
     """How strongly the error determines the priority; 0 samples uniformly."""
     priority_beta: float
     """Initial exponent of the importance weights, which increases linearly to 1."""
+    loss: LossFunction
+    """Your own function in the place of the built-in one."""
 
 class SACKeywords(RunKeywords, total=False):
     """Settings of SACConfig."""
@@ -380,6 +382,12 @@ class SACKeywords(RunKeywords, total=False):
     """Noise added to sampled actions: none, independent at each step, or correlated in time."""
     action_noise_sigma: float
     """Standard deviation of action_noise, for actions scaled to [-1, 1]."""
+    critic_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    actor_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    temperature_loss: LossFunction
+    """Your own function in the place of the built-in one."""
 
 class TD3Keywords(RunKeywords, total=False):
     """Settings of TD3Config."""
@@ -434,6 +442,10 @@ class TD3Keywords(RunKeywords, total=False):
     """Exploration noise: independent at each step, or correlated in time."""
     action_noise_sigma: float
     """Standard deviation of the exploration noise, for actions scaled to [-1, 1]."""
+    critic_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    actor_loss: LossFunction
+    """Your own function in the place of the built-in one."""
 
 class RecurrentPPOKeywords(RunKeywords, total=False):
     """Settings of RecurrentPPOConfig."""

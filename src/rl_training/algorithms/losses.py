@@ -83,6 +83,11 @@ def _named_like(function: Any) -> Any:
     return function and getattr(sys.modules[function.__module__], function.__name__, function)
 
 
+def named_parts(name: str, parts: StepMetrics) -> StepMetrics:
+    """Return the parts of a loss as metrics: the loss under its name, and all others under their own."""
+    return {name if part == "loss" else part: number for part, number in parts.items()}
+
+
 def resolved_losses(
     algorithm: "type[Algorithm]", settings: Any, given: Mapping[str, LossFunction]
 ) -> dict[str, Loss]:

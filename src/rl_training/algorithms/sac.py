@@ -1,5 +1,6 @@
 """Soft actor-critic, arXiv:1812.05905, with an ensemble of critics: config, losses, learner and algorithm."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext, sde_problems
 from rl_training.algorithms.continuous_critics import ContinuousConfig, ContinuousLearner
+from rl_training.algorithms.losses import Loss, named_parts
 from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.optimizers import FlatAdam
+from rl_training.config import UpdatePath
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.spaces.layout import action_layout
 from rl_training.core.types import Numbers, StepMetrics
@@ -84,8 +87,6 @@ class SACConfig(ContinuousConfig):
         return found
 
 
-# These functions run on arrays and tensors: `xp` is NumPy or torch. Each loss also returns its derivatives, which
-# tests/unit/algorithms/test_continuous_losses.py compares with autograd.
 def sac_targets(
     rows: Transitions, next_values: Numbers, next_logprobs: Numbers, alpha: Numbers, xp: Any
 ) -> Numbers:
@@ -93,27 +94,64 @@ def sac_targets(
     return rows.rewards + rows.discounts * (xp.amin(next_values, axis=0) - alpha * next_logprobs)
 
 
-def sac_critic_loss(values: Numbers, targets: Numbers) -> tuple[Numbers, Numbers]:
-    """Return 0.5 * mean((value - target)^2), summed over critics, and its gradient with respect to values [M, B]."""
-    differences, count = values - targets, values.shape[1]
-    return (differences * differences).sum() * (0.5 / count), differences / count
+def sac_critic_loss(minibatch: Mapping[str, Tensor]) -> Tensor:
+    """Return 0.5 * mean((value - target)^2), summed over critics: `values` [M, B], `targets` [B]. Pure."""
+    return 0.5 * (minibatch["values"] - minibatch["targets"]).square().mean(1).sum()
 
 
-def sac_actor_loss(
-    values: Numbers, logprobs: Numbers, alpha: Numbers, *, use_mean: bool, xp: Any
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Return mean(alpha * logprob - value), and its gradients with respect to values [M, B] and to each logprob.
+def sac_actor_loss(minibatch: Mapping[str, Tensor], *, use_mean: bool) -> Tensor:
+    """Return mean(alpha * logprob - value): critics' `values` [M, B] and `logprobs` [B] of new actions, `alpha`. Pure.
 
     The value of an action is the smallest of the critics' values, or with `use_mean` their mean, as in REDQ.
     """
-    count = len(logprobs)
+    values = minibatch["values"]
+    value = values.mean(0) if use_mean else values.amin(0)
+    return (minibatch["alpha"] * minibatch["logprobs"] - value).mean()
+
+
+def sac_temperature_loss(minibatch: Mapping[str, Tensor], *, target_entropy: float) -> Tensor:
+    """Return -log_alpha * (mean logprob + target entropy): `log_alpha`, and `logprobs` [B] of new actions. Pure."""
+    return -minibatch["log_alpha"] * (minibatch["logprobs"].mean() + target_entropy)
+
+
+# Gradients run on arrays and tensors. Each replaces autograd while the loss is the one above;
+# tests/unit/algorithms/test_continuous_losses.py compares both.
+def sac_critic_gradient(minibatch: Mapping[str, Numbers], *, backend: Backend) -> tuple[StepMetrics, Numbers]:
+    """Return the result of `sac_critic_loss`, and its gradient with respect to `values`."""
+    values = minibatch["values"]
+    differences, count = values - minibatch["targets"], values.shape[1]
+    return {"loss": (differences * differences).sum() * (0.5 / count)}, differences / count
+
+
+def sac_actor_gradient(
+    minibatch: Mapping[str, Numbers], *, use_mean: bool, backend: Backend
+) -> tuple[StepMetrics, Numbers, Numbers]:
+    """Return the result of `sac_actor_loss`, and its gradients with respect to `values` and to each logprob."""
+    values, logprobs, alpha = minibatch["values"], minibatch["logprobs"], minibatch["alpha"]
+    xp, count = backend.xp, len(logprobs)
     if use_mean:
         value, by_values = values.sum(0) / len(values), xp.full_like(values, 1.0 / len(values))
     else:
         value = xp.amin(values, axis=0)
         is_lowest = xp.where(values == value, xp.ones_like(values), 0.0)
         by_values = is_lowest / is_lowest.sum(0)
-    return (alpha * logprobs - value).sum() / count, by_values * (-1.0 / count), alpha / count
+    return {"loss": (alpha * logprobs - value).sum() / count}, by_values * (-1.0 / count), alpha / count
+
+
+def sac_temperature_gradient(
+    minibatch: Mapping[str, Numbers], *, target_entropy: float, backend: Backend
+) -> tuple[StepMetrics, Numbers]:
+    """Return the result of `sac_temperature_loss`, and its gradient with respect to `log_alpha`."""
+    logprobs = minibatch["logprobs"]
+    slope = -(logprobs.sum() / len(logprobs) + target_entropy)
+    return {"loss": minibatch["log_alpha"] * slope}, slope
+
+
+SAC_LOSSES = {
+    "critic_loss": Loss(sac_critic_loss, sac_critic_gradient),
+    "actor_loss": Loss(sac_actor_loss, sac_actor_gradient),
+    "temperature_loss": Loss(sac_temperature_loss, sac_temperature_gradient),
+}
 
 
 class SACLearner(ContinuousLearner):
@@ -126,8 +164,12 @@ class SACLearner(ContinuousLearner):
         *,
         generator: torch.Generator,
         noise_rng: np.random.Generator,
+        losses: Mapping[str, Loss] = SAC_LOSSES,
+        update_path: UpdatePath = "auto",
     ) -> None:
-        super().__init__(config, actor, generator=generator, noise_rng=noise_rng)
+        super().__init__(
+            config, actor, generator=generator, noise_rng=noise_rng, losses=losses, update_path=update_path
+        )
         self.config, self.policy = config, actor.policy
         target = -float(self.action_size) if config.target_entropy is None else config.target_entropy
         self.temperature = Temperature(
@@ -136,6 +178,7 @@ class SACLearner(ContinuousLearner):
             target_entropy=target,
             device=self.device,
             backend=self.backend,
+            loss=losses["temperature_loss"],
         )
         self.owners = {
             **self.owners,
@@ -157,14 +200,20 @@ class SACLearner(ContinuousLearner):
         targets = sac_targets(
             rows, next_values if subset is None else next_values[subset], next_logprobs, alpha, xp
         )
-        critic_loss, by_values = sac_critic_loss(self.critics_run.forward(rows.obs, rows.actions), targets)
+        values = self.critics_run.forward(rows.obs, rows.actions)
+        critic_parts, (by_values,) = self.losses["critic_loss"].differentiate(
+            {"values": values, "targets": targets}, ("values",), self.backend
+        )
         self.critics_run.backward(by_values)
         critic_norm = self.critic_optimizer.descend(learning_rate)
 
         new_actions, logprobs, back = self.policy.sampled(params(), noise, self.backend)
         values = self.critics_run.forward(rows.obs, new_actions)
-        actor_loss, by_values, by_logprobs = sac_actor_loss(
-            values, logprobs, alpha, use_mean=subset is not None, xp=xp
+        actor_parts, (by_values, by_logprobs) = self.losses["actor_loss"].differentiate(
+            {"values": values, "logprobs": logprobs, "alpha": alpha},
+            ("values", "logprobs"),
+            self.backend,
+            use_mean=subset is not None,
         )
         # the gradient passes through the critics to the actions, without training the critics
         by_actions = self.critics_run.action_gradient(by_values)
@@ -172,15 +221,15 @@ class SACLearner(ContinuousLearner):
         actor_norm = self.actor_optimizer.descend(learning_rate)
 
         metrics: StepMetrics = {
-            "actor_loss": actor_loss,
-            "critic_loss": critic_loss,
+            **named_parts("actor_loss", actor_parts),
+            **named_parts("critic_loss", critic_parts),
             "actor_grad_norm": actor_norm,
             "critic_grad_norm": critic_norm,
             "ent_coef": alpha,
             **self.policy.metrics(),
         }
         if self.temperature.learned:
-            metrics["ent_coef_loss"] = self.temperature.train(logprobs.sum() / count, learning_rate)
+            metrics |= self.temperature.train(logprobs, learning_rate)
         self.target_critics.follow(self.config.tau)
         return metrics, None
 
@@ -199,6 +248,12 @@ class SAC(Algorithm):
     config_class = SACConfig
     action_spaces = (spaces.Box,)
     bounded_actions = True
+    critic_loss = staticmethod(sac_critic_loss)
+    critic_loss_gradient = staticmethod(sac_critic_gradient)
+    actor_loss = staticmethod(sac_actor_loss)
+    actor_loss_gradient = staticmethod(sac_actor_gradient)
+    temperature_loss = staticmethod(sac_temperature_loss)
+    temperature_loss_gradient = staticmethod(sac_temperature_gradient)
 
     if TYPE_CHECKING:  # the keywords of this algorithm
 
@@ -206,6 +261,10 @@ class SAC(Algorithm):
 
         @classmethod
         def from_preset(cls, name: str, **settings: Unpack[SACKeywords]) -> Self: ...  # type: ignore[override]
+
+    @staticmethod
+    def losses(settings: SACConfig) -> dict[str, Loss]:
+        return SAC_LOSSES
 
     @staticmethod
     def build_actor(settings: SACConfig, context: BuildContext) -> Actor[StochasticPolicy]:
@@ -234,16 +293,30 @@ class SAC(Algorithm):
         settings: SACConfig, context: BuildContext, actor: Actor[StochasticPolicy]
     ) -> SACLearner:
         noise_rng = numpy_generator(context.seed, UPDATE_NOISE)
-        return SACLearner(settings, actor, generator=context.weights, noise_rng=noise_rng)
+        return SACLearner(
+            settings,
+            actor,
+            generator=context.weights,
+            noise_rng=noise_rng,
+            losses={name: context.loss(name, built_in) for name, built_in in SAC_LOSSES.items()},
+            update_path=context.update_path,
+        )
 
 
 class Temperature:
     """The weight alpha of the entropy, stored as its logarithm."""
 
     def __init__(
-        self, initial: float, *, learned: bool, target_entropy: float, device: torch.device, backend: Backend
+        self,
+        initial: float,
+        *,
+        learned: bool,
+        target_entropy: float,
+        device: torch.device,
+        backend: Backend,
+        loss: Loss = SAC_LOSSES["temperature_loss"],
     ) -> None:
-        self.learned, self.target_entropy, self._backend = learned, target_entropy, backend
+        self.learned, self.target_entropy, self._backend, self.loss = learned, target_entropy, backend, loss
         self.log_alpha = nn.Parameter(torch.tensor(initial, device=device).log())
         self.optimizer = FlatAdam([self.log_alpha], eps=1e-8)
         # a fixed weight is not learned, and its logarithm may be infinite
@@ -252,10 +325,12 @@ class Temperature:
     def alpha(self) -> Numbers:
         return self._backend.scalar(self.log_alpha.detach().exp())
 
-    def train(self, mean_logprob: Numbers, learning_rate: Tensor) -> Numbers:
-        """Take one step on the loss -log(alpha) * (mean logprob + target entropy); return the loss."""
-        slope = -(mean_logprob + self.target_entropy)
-        loss = self.log_alpha.detach() * slope
-        self.optimizer.gradient.fill_(slope)
+    def train(self, logprobs: Numbers, learning_rate: Tensor) -> StepMetrics:
+        """Take one step on the loss of the temperature, given the logprobs of new actions [B]; return its parts."""
+        columns = {"log_alpha": self.log_alpha.detach(), "logprobs": logprobs}
+        parts, (slope,) = self.loss.differentiate(
+            columns, ("log_alpha",), self._backend, target_entropy=self.target_entropy
+        )
+        self.optimizer.gradient.copy_(torch.as_tensor(slope))
         self.optimizer.descend(learning_rate)
-        return self._backend.scalar(loss)
+        return named_parts("ent_coef_loss", parts | {"loss": self._backend.scalar(parts["loss"])})

@@ -1,5 +1,6 @@
 """Twin delayed deep deterministic policy gradients, arXiv:1802.09477: config, losses, learner and algorithm."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -12,13 +13,16 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.continuous_critics import ContinuousConfig, ContinuousLearner
+from rl_training.algorithms.losses import Loss, named_parts
 from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.target_networks import TargetNetwork
+from rl_training.config import UpdatePath
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.types import Numbers, StepMetrics
 from rl_training.data.replay_buffer import Transitions
 from rl_training.models.autograd_network import AutogradCritics
 from rl_training.models.encoded_network import Encoded
+from rl_training.models.fast.backend import Backend
 from rl_training.models.fast.networks import explicit_critics, explicit_mlp
 from rl_training.policies.continuous import DeterministicPolicy
 from rl_training.policies.explorers import ContinuousExplorer
@@ -58,23 +62,41 @@ class TD3Config(ContinuousConfig):
         ]
 
 
-# These functions run on arrays and tensors: `xp` is NumPy or torch. Each loss also returns its derivative, which
-# tests/unit/algorithms/test_continuous_losses.py compares with autograd.
 def td3_targets(rows: Transitions, next_values: Numbers, xp: Any) -> Numbers:
     """Return the targets of the critics [B]: reward + discount * smallest next value."""
     return rows.rewards + rows.discounts * xp.amin(next_values, axis=0)
 
 
-def td3_critic_loss(values: Numbers, targets: Numbers) -> tuple[Numbers, Numbers]:
-    """Return mean((value - target)^2), summed over critics, and its gradient with respect to the values [M, B]."""
-    differences, count = values - targets, values.shape[1]
-    return (differences * differences).sum() / count, differences * (2.0 / count)
+def td3_critic_loss(minibatch: Mapping[str, Tensor]) -> Tensor:
+    """Return mean((value - target)^2), summed over critics: `values` [M, B], `targets` [B]. Pure."""
+    return (minibatch["values"] - minibatch["targets"]).square().mean(1).sum()
 
 
-def td3_actor_loss(values: Numbers) -> tuple[Numbers, Numbers]:
-    """Return -mean(value) over the first critic's values [1, B], and its gradient with respect to them."""
+def td3_actor_loss(minibatch: Mapping[str, Tensor]) -> Tensor:
+    """Return -mean(value): the first critic's `values` [1, B] of the actor's actions. Pure."""
+    return -minibatch["values"].mean()
+
+
+# Gradients run on arrays and tensors. Each replaces autograd while the loss is the one above;
+# tests/unit/algorithms/test_continuous_losses.py compares both.
+def td3_critic_gradient(minibatch: Mapping[str, Numbers], *, backend: Backend) -> tuple[StepMetrics, Numbers]:
+    """Return the result of `td3_critic_loss`, and its gradient with respect to `values`."""
+    values = minibatch["values"]
+    differences, count = values - minibatch["targets"], values.shape[1]
+    return {"loss": (differences * differences).sum() / count}, differences * (2.0 / count)
+
+
+def td3_actor_gradient(minibatch: Mapping[str, Numbers], *, backend: Backend) -> tuple[StepMetrics, Numbers]:
+    """Return the result of `td3_actor_loss`, and its gradient with respect to `values`."""
+    values = minibatch["values"]
     count = values.shape[1]
-    return -values.sum() / count, values * 0.0 - 1.0 / count
+    return {"loss": -values.sum() / count}, values * 0.0 - 1.0 / count
+
+
+TD3_LOSSES = {
+    "critic_loss": Loss(td3_critic_loss, td3_critic_gradient),
+    "actor_loss": Loss(td3_actor_loss, td3_actor_gradient),
+}
 
 
 class TD3Learner(ContinuousLearner):
@@ -87,8 +109,12 @@ class TD3Learner(ContinuousLearner):
         *,
         generator: torch.Generator,
         noise_rng: np.random.Generator,
+        losses: Mapping[str, Loss] = TD3_LOSSES,
+        update_path: UpdatePath = "auto",
     ) -> None:
-        super().__init__(config, actor, generator=generator, noise_rng=noise_rng)
+        super().__init__(
+            config, actor, generator=generator, noise_rng=noise_rng, losses=losses, update_path=update_path
+        )
         self.config, self.policy = config, actor.policy
         self.target_actor = TargetNetwork(self.actor_layers, self.actor_optimizer.flat)
         self.target_policy = self.target_actor.network
@@ -97,8 +123,10 @@ class TD3Learner(ContinuousLearner):
             copied = self.target_critics.network
             assert isinstance(copied, Encoded)
             self.target_policy = Encoded(copied.encoder, self.target_actor.network)
-        self.target_actor_run = explicit_mlp(self.target_policy, None, self.backend) or self.target_policy
-        first = explicit_critics(self.critics, None, self.backend, members=1)
+        by_autograd = update_path == "autograd"
+        known = None if by_autograd else explicit_mlp(self.target_policy, None, self.backend)
+        self.target_actor_run = known or self.target_policy
+        first = None if by_autograd else explicit_critics(self.critics, None, self.backend, members=1)
         self.first_critic_run = first or AutogradCritics(partial(self.critics, members=1), [], lambda _: None)
         self.owners = {**self.owners, "target_actor": self.target_actor}
 
@@ -113,9 +141,11 @@ class TD3Learner(ContinuousLearner):
             next_actions = clip(xp.tanh(self.target_actor_run(rows.next_obs)) + smoothing, -1.0, 1.0)
             next_values = self.target_run(rows.next_obs, next_actions)
         values = self.critics_run.forward(rows.obs, rows.actions)
-        critic_loss, by_values = td3_critic_loss(values, td3_targets(rows, next_values, xp))
+        parts, (by_values,) = self.losses["critic_loss"].differentiate(
+            {"values": values, "targets": td3_targets(rows, next_values, xp)}, ("values",), self.backend
+        )
         metrics: StepMetrics = {
-            "critic_loss": critic_loss,
+            **named_parts("critic_loss", parts),
             "q_value": values.sum() / (len(values) * len(rows)),
         }
         self.critics_run.backward(by_values)
@@ -127,13 +157,16 @@ class TD3Learner(ContinuousLearner):
     def _train_actor(self, rows: Transitions, learning_rate: Tensor) -> StepMetrics:
         """Train the actor on the first critic's value, without training the critic; then move the targets."""
         new_actions = self.backend.xp.tanh(self.actor_run.forward(rows.obs))
-        loss, by_values = td3_actor_loss(self.first_critic_run.forward(rows.obs, new_actions))
+        values = self.first_critic_run.forward(rows.obs, new_actions)
+        parts, (by_values,) = self.losses["actor_loss"].differentiate(
+            {"values": values}, ("values",), self.backend
+        )
         by_actions = self.first_critic_run.action_gradient(by_values)
         self.actor_run.backward(by_actions * (1.0 - new_actions * new_actions))
         norm = self.actor_optimizer.descend(learning_rate)
         self.target_actor.follow(self.config.tau)
         self.target_critics.follow(self.config.tau)
-        return {"actor_loss": loss, "actor_grad_norm": norm}
+        return {**named_parts("actor_loss", parts), "actor_grad_norm": norm}
 
 
 class TD3(Algorithm):
@@ -143,6 +176,10 @@ class TD3(Algorithm):
     config_class = TD3Config
     action_spaces = (spaces.Box,)
     bounded_actions = True
+    critic_loss = staticmethod(td3_critic_loss)
+    critic_loss_gradient = staticmethod(td3_critic_gradient)
+    actor_loss = staticmethod(td3_actor_loss)
+    actor_loss_gradient = staticmethod(td3_actor_gradient)
 
     if TYPE_CHECKING:  # the keywords of this algorithm
 
@@ -150,6 +187,10 @@ class TD3(Algorithm):
 
         @classmethod
         def from_preset(cls, name: str, **settings: Unpack[TD3Keywords]) -> Self: ...  # type: ignore[override]
+
+    @staticmethod
+    def losses(settings: TD3Config) -> dict[str, Loss]:
+        return TD3_LOSSES
 
     @staticmethod
     def build_actor(settings: TD3Config, context: BuildContext) -> Actor[DeterministicPolicy]:
@@ -170,4 +211,11 @@ class TD3(Algorithm):
         settings: TD3Config, context: BuildContext, actor: Actor[DeterministicPolicy]
     ) -> TD3Learner:
         noise_rng = numpy_generator(context.seed, UPDATE_NOISE)
-        return TD3Learner(settings, actor, generator=context.weights, noise_rng=noise_rng)
+        return TD3Learner(
+            settings,
+            actor,
+            generator=context.weights,
+            noise_rng=noise_rng,
+            losses={name: context.loss(name, built_in) for name, built_in in TD3_LOSSES.items()},
+            update_path=context.update_path,
+        )

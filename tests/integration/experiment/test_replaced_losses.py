@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training import A2C, PPO, RecurrentPPO
-from rl_training.algorithms import a2c, ppo
+from rl_training import A2C, DQN, PPO, SAC, TD3, RecurrentPPO
+from rl_training.algorithms import a2c, ppo, q_objective, sac, td3
 from rl_training.algorithms.base import Algorithm
 from rl_training.core.state import split_state
 
@@ -46,6 +46,17 @@ CASES = {
     ),
     "a2c": Case(A2C, POLE, ROLLOUT, a2c, "a2c_loss"),
     "ppo continuous": Case(PPO, SWING, ROLLOUT | {"batch_size": 16, "update_epochs": 2}, ppo, "ppo_loss"),
+    "dqn": Case(DQN, POLE, REPLAY, q_objective, "td_loss"),
+    "dqn double": Case(DQN, POLE, REPLAY | {"double": True, "prioritized": True}, q_objective, "td_loss"),
+    "dqn c51": Case(DQN, POLE, REPLAY | DISTRIBUTIONS[0], q_objective, "categorical_loss"),
+    "dqn quantile": Case(DQN, POLE, REPLAY | DISTRIBUTIONS[1], q_objective, "quantile_loss"),
+    "sac critic": Case(SAC, SWING, REPLAY, sac, "sac_critic_loss", "critic_loss", CRITICS),
+    "sac actor": Case(SAC, SWING, REPLAY, sac, "sac_actor_loss", "actor_loss"),
+    "sac temperature": Case(
+        SAC, SWING, REPLAY, sac, "sac_temperature_loss", "temperature_loss", ("learner/log_alpha",)
+    ),
+    "td3 critic": Case(TD3, SWING, REPLAY, td3, "td3_critic_loss", "critic_loss", CRITICS),
+    "td3 actor": Case(TD3, SWING, REPLAY, td3, "td3_actor_loss", "actor_loss"),
 }
 GROUPS = ("model/", "critics/online/", "learner/log_alpha")
 

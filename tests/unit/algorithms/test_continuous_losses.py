@@ -1,6 +1,5 @@
-"""The derivatives that SAC's and TD3's losses return are those that autograd finds, in NumPy and torch alike."""
+"""The gradients by hand of SAC's and TD3's losses are those that autograd finds, in NumPy and torch alike."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.sac import sac_actor_loss, sac_critic_loss
-from rl_training.algorithms.td3 import td3_actor_loss, td3_critic_loss
+from rl_training.algorithms.losses import Loss
+from rl_training.algorithms.sac import SAC_LOSSES
+from rl_training.algorithms.td3 import TD3_LOSSES
+from rl_training.models.fast.backend import NUMPY, Backend, TorchBackend
 
 CRITICS, ROWS = 3, 8
+BACKENDS: dict[str, Backend] = {"arrays": NUMPY, "tensors": TorchBackend()}
 
 
 def numbers(*shape: int, seed: int) -> Tensor:
@@ -19,47 +21,61 @@ def numbers(*shape: int, seed: int) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def check(compute: Callable[..., tuple[Any, ...]], expected: Callable[..., Tensor], *inputs: Tensor) -> None:
-    """Compare loss and derivatives with those of the formula in the docstring."""
-    leaves = [part.clone().requires_grad_() for part in inputs]
-    loss = expected(*leaves)
-    gradients = torch.autograd.grad(loss, leaves)
-    for library in (np, torch):
-        given = [part.numpy() for part in inputs] if library is np else list(inputs)
-        found, *derivatives = compute(library, *given)
-        assert float(found) == pytest.approx(loss.item(), rel=1e-12)
-        for derivative, gradient in zip(derivatives, gradients, strict=True):
-            np.testing.assert_allclose(
-                np.broadcast_to(derivative, gradient.shape), gradient, rtol=1e-12, atol=1e-15
-            )
+VALUES, TARGETS, LOGPROBS = numbers(CRITICS, ROWS, seed=0), numbers(ROWS, seed=1), numbers(ROWS, seed=3)
+ALPHA = torch.tensor(0.3, dtype=torch.float64)
+CASES: dict[str, tuple[Loss, dict[str, Tensor], tuple[str, ...], dict[str, Any], Tensor]] = {
+    "sac critics": (
+        SAC_LOSSES["critic_loss"],
+        {"values": VALUES, "targets": TARGETS},
+        ("values",),
+        {},
+        0.5 * sum((row - TARGETS).square().mean() for row in VALUES),
+    ),
+    "sac actor": (
+        SAC_LOSSES["actor_loss"],
+        {"values": VALUES, "logprobs": LOGPROBS, "alpha": ALPHA},
+        ("values", "logprobs"),
+        {"use_mean": False},
+        (0.3 * LOGPROBS - VALUES.min(0).values).mean(),
+    ),
+    "sac actor of an ensemble": (
+        SAC_LOSSES["actor_loss"],
+        {"values": VALUES, "logprobs": LOGPROBS, "alpha": ALPHA},
+        ("values", "logprobs"),
+        {"use_mean": True},
+        (0.3 * LOGPROBS - VALUES.mean(0)).mean(),
+    ),
+    "sac temperature": (
+        SAC_LOSSES["temperature_loss"],
+        {"log_alpha": ALPHA.log(), "logprobs": LOGPROBS},
+        ("log_alpha",),
+        {"target_entropy": -2.0},
+        -ALPHA.log() * (LOGPROBS.mean() - 2.0),
+    ),
+    "td3 critics": (
+        TD3_LOSSES["critic_loss"],
+        {"values": VALUES, "targets": TARGETS},
+        ("values",),
+        {},
+        sum((row - TARGETS).square().mean() for row in VALUES),
+    ),
+    "td3 actor": (TD3_LOSSES["actor_loss"], {"values": VALUES[:1]}, ("values",), {}, -VALUES[0].mean()),
+}
 
 
-def test_critics() -> None:
-    values, targets = numbers(CRITICS, ROWS, seed=0), numbers(ROWS, seed=1)
-
-    def given(library: Any) -> Any:
-        return targets.numpy() if library is np else targets
-
-    def squares(values: Tensor) -> Tensor:
-        return (values - targets).square().mean(1).sum()
-
-    check(lambda xp, x: sac_critic_loss(x, given(xp)), lambda x: 0.5 * squares(x), values)
-    check(lambda xp, x: td3_critic_loss(x, given(xp)), squares, values)
-
-
-@pytest.mark.parametrize("use_mean", [False, True])
-def test_the_actor_of_sac(use_mean: bool) -> None:
-    def expected(values: Tensor, logprobs: Tensor) -> Tensor:
-        value = values.mean(0) if use_mean else values.amin(0)
-        return (0.3 * logprobs - value).mean()
-
-    check(
-        lambda xp, values, logprobs: sac_actor_loss(values, logprobs, 0.3, use_mean=use_mean, xp=xp),
-        expected,
-        numbers(CRITICS, ROWS, seed=2),
-        numbers(ROWS, seed=3),
-    )
-
-
-def test_the_actor_of_td3() -> None:
-    check(lambda xp, values: td3_actor_loss(values), lambda values: -values.mean(), numbers(1, ROWS, seed=4))
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_gradient_by_hand_is_that_of_the_loss(name: str, backend: str) -> None:
+    loss, columns, by, settings, formula = CASES[name]
+    chosen = BACKENDS[backend]
+    assert float(loss.function(columns, **settings)) == pytest.approx(float(formula), rel=1e-12)
+    given = {name: chosen.view(part) for name, part in columns.items()}
+    expected, gradients = Loss(loss.function).differentiate(columns, by, BACKENDS["tensors"], **settings)
+    found, by_hand = loss.differentiate(given, by, chosen, **settings)
+    assert loss.gradient is not None
+    assert found.keys() == expected.keys()
+    assert float(found["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-12)
+    for derivative, gradient in zip(by_hand, gradients, strict=True):
+        np.testing.assert_allclose(
+            np.broadcast_to(derivative, gradient.shape), gradient, rtol=1e-12, atol=1e-15
+        )

@@ -8,7 +8,7 @@ import torch
 
 from rl_training.algorithms.a2c import a2c_gradient, a2c_loss
 from rl_training.algorithms.ppo import ppo_gradient, ppo_loss
-from rl_training.algorithms.q_objective import td_gradient, td_losses
+from rl_training.algorithms.q_objective import td_gradient, td_loss
 from rl_training.models.fast.backend import NUMPY, Backend, TorchBackend
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -61,19 +61,14 @@ def test_actor_critic_losses(
 @pytest.mark.parametrize("huber", [False, True])
 def test_temporal_difference_losses(huber: bool, weighted: bool, backend: str) -> None:
     generator, chosen = torch.Generator().manual_seed(1), BACKENDS[backend]
-    values, next_values, rewards, weights = (2 * torch.rand(ROWS, generator=generator) for _ in range(4))
-    discounts = torch.full((ROWS,), 0.9)
+    values, targets, weights = (2 * torch.rand(ROWS, generator=generator) for _ in range(3))
     leaf = values.clone().requires_grad_()
-    losses, errors = td_losses(leaf, next_values, rewards, discounts, huber=huber)
-    loss = (losses * weights).mean() if weighted else losses.mean()
-    (derivative,) = torch.autograd.grad(loss, leaf)
-    found, by_values, by_hand = td_gradient(
-        chosen.view(values),
-        chosen.view(rewards + discounts * next_values),
-        huber=huber,
-        weights=chosen.view(weights) if weighted else None,
-        backend=chosen,
-    )
-    assert float(found) == pytest.approx(loss.item(), rel=1e-12)
+    columns = {"values": values, "targets": targets, "weights": weights if weighted else None}
+    expected = td_loss(columns | {"values": leaf}, huber=huber)
+    (derivative,) = torch.autograd.grad(expected["loss"], leaf)
+    given = {name: None if part is None else chosen.view(part) for name, part in columns.items()}
+    found, by_values = td_gradient(given, huber=huber, backend=chosen)
+    assert found.keys() == expected.keys()
+    assert float(found["loss"]) == pytest.approx(expected["loss"].item(), rel=1e-12)
     np.testing.assert_allclose(by_values, derivative, rtol=1e-12, atol=1e-16)
-    np.testing.assert_allclose(by_hand, errors, rtol=1e-12)
+    np.testing.assert_allclose(found["errors"], expected["errors"], rtol=1e-12)

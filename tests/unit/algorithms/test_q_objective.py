@@ -2,13 +2,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.q_objective import categorical_losses, project, quantile_losses, td_losses
+from rl_training.algorithms.q_objective import (
+    categorical_loss,
+    categorical_losses,
+    project,
+    quantile_loss,
+    quantile_losses,
+    td_loss,
+)
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def td_losses(
+    values: Tensor, next_values: Tensor, rewards: Tensor, discounts: Tensor, *, huber: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the loss and the error of each row."""
+    pairs = zip(values, rewards + discounts * next_values, strict=True)
+    rows = [td_loss({"values": value[None], "targets": target[None]}, huber=huber) for value, target in pairs]
+    return torch.stack([row["loss"] for row in rows]), torch.cat([row["errors"] for row in rows])
 
 
 def slow_projection(probabilities: Tensor, rewards: Tensor, discounts: Tensor, support: Tensor) -> Tensor:
@@ -183,3 +199,22 @@ def test_errors_carry_no_gradient() -> None:
     ):
         assert not errors.requires_grad
         assert (errors >= 0).all()
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([2.0, 0.5, 0.0])])
+def test_a_loss_is_the_mean_of_its_rows_times_their_weights(weights: Tensor | None) -> None:
+    said, following, rewards, discounts = random(3, 5), random(3, 5, seed=1), random(3, seed=2), torch.ones(3)
+    share = 1.0 if weights is None else weights
+    common = {"rewards": rewards, "discounts": discounts, "weights": weights}
+    support = torch.linspace(-2.0, 2.0, 5)
+    found = categorical_loss({"logits": said, "next_logits": following, "support": support} | common)
+    losses, errors = categorical_losses(said, following, rewards, discounts, support)
+    assert found["loss"].item() == pytest.approx((losses * share).mean().item())
+    assert torch.equal(found["errors"], errors)
+    found = quantile_loss({"quantiles": said, "next_quantiles": following} | common)
+    losses, errors = quantile_losses(said, following, rewards, discounts)
+    assert found["loss"].item() == pytest.approx((losses * share).mean().item())
+    assert torch.equal(found["errors"], errors)
+    values, targets = said[:, 0], rewards + discounts * following[:, 0]
+    found = td_loss({"values": values, "targets": targets, "weights": weights}, huber=False)
+    assert found["loss"].item() == pytest.approx(((values - targets).square() * share).mean().item())

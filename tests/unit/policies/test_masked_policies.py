@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.components import BuildContext
-from rl_training.algorithms.q_objective import categorical_losses, quantile_losses, td_losses
+from rl_training.algorithms.q_objective import categorical_losses, quantile_losses, td_loss
 from rl_training.core.rows import Rows
 from rl_training.core.spaces.masks import MASK_KEY, with_mask
 from rl_training.core.types import EnvSpec, Progress
@@ -134,7 +134,10 @@ def test_targets_take_the_best_of_what_the_successor_allows(settings: Any, monke
             elif settings.get("distribution") == "quantile":
                 expected.append(quantile_losses(*one)[0])
             else:
-                expected.append(td_losses(one[0][:, 0], one[1][:, 0], *one[2:], huber=True)[0])
+                targets = one[2] + one[3] * one[1][:, 0]
+                expected.append(
+                    td_loss({"values": one[0][:, 0], "targets": targets}, huber=True)["loss"][None]
+                )
         unmasked = policy.action_values(judge).argmax(-1).numpy()
     assert (~next_mask[np.arange(rows), unmasked]).any(), "some mask must matter"
     drawn = iter(noises)
