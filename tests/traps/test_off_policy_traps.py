@@ -251,6 +251,7 @@ def test_update_to_data_ratio_does_not_depend_on_num_envs(num_envs: int, tmp_pat
 
 
 def test_running_statistics_are_copied_to_targets() -> None:
+    torch.manual_seed(0)
     online = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     flat = torch.cat([p.detach().reshape(-1) for p in online.parameters()])
     target = TargetNetwork(online, flat)
