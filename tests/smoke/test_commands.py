@@ -136,6 +136,34 @@ def test_the_commands_it_suggests_work(cli, tmp_path, monkeypatch):
     assert len(list((tmp_path / "videos").glob("*.mp4"))) == 1
 
 
+@pytest.mark.parametrize("blocked", ["imageio_ffmpeg", "pygame", None])
+def test_no_video_is_suggested_that_could_not_be_recorded(cli, tmp_path, monkeypatch, blocked):
+    """No package for videos, none to draw with, and an environment that cannot render."""
+    env_id = "CartPole-v1" if blocked else "tiny_envs:Clockwork-v0"
+    if blocked:
+        monkeypatch.setitem(sys.modules, blocked, None)
+    outcome = cli("train", "--config", PRESET, *SHORT, "--env-id", env_id, "--output-dir", tmp_path)
+    _, found, suggestions = outcome.out.partition("Try next:")
+    assert found
+    assert "--record" not in suggestions
+    assert "--num-episodes 20" in suggestions
+
+
+def test_the_commands_it_suggests_name_the_factory(cli, tmp_path, monkeypatch):
+    """After training, after a pause and after a resume."""
+    factory = ("--env-factory", "tiny_envs:Clockwork")
+    flags = [*SHORT, "--output-dir", tmp_path]
+    outcome = cli("train", "ppo", *flags, *factory, "--max-time", 1e-6)
+    paused = outcome.out.strip().splitlines()[-1].split()
+    assert outcome.code == 0
+    for words in (paused[paused.index("resume") :], None):
+        if words is None:
+            lines = outcome.out.partition("Try next:")[2].strip().splitlines()
+            words = lines[0].split()[lines[0].split().index("eval") :]
+        outcome = cli(*words)
+        assert (outcome.code, outcome.err) == (0, ""), words
+
+
 def test_progress_is_told_in_plain_lines_where_there_is_no_terminal(cli, tmp_path):
     outcome = cli(
         "train", "--config", PRESET, *SHORT, "--eval-every-timesteps", 256, "--output-dir", tmp_path

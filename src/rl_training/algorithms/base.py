@@ -53,13 +53,14 @@ class Algorithm:
     def __init__(
         self,
         config: "ConfigOrEnv" = None,
-        *,
+        *others: object,
         env: "EnvFactory | str | None" = None,
         encoder: EncoderClass | str | None = None,
         **settings: Any,
     ) -> None:
         from rl_training.experiment.building import UserObjects
 
+        _refuse_policy(type(self).__name__, config, others)
         if isinstance(encoder, str):
             settings["encoder"], encoder = encoder, None
         losses = type(self).take_losses(settings)
@@ -397,6 +398,19 @@ def _resolved(
         return config.with_overrides(**settings), factory
     except ConfigError as error:
         raise ConfigError(error.problems, name) from None
+
+
+def _refuse_policy(name: str, first: object, others: tuple[object, ...]) -> None:
+    """Raise if an algorithm is called as in other libraries, with a policy before the environment."""
+    if isinstance(first, str) and first.endswith("Policy"):
+        raise UserError(
+            f'{name} takes no policy: write {name}("CartPole-v1"); the network follows from the spaces, encoder and '
+            "hidden_sizes"
+        )
+    if others:
+        raise UserError(
+            f"{name} takes one environment and settings by keyword, but got {others[0]!r} as well"
+        )
 
 
 def _name_of(factory: Any) -> str:

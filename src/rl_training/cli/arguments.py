@@ -17,7 +17,6 @@ from rl_training.config.fields import coerce, field_docs
 from rl_training.config.schedules import Schedule, schedule_text
 from rl_training.config.strict_yaml import FORGED, StrictLoader
 from rl_training.core.errors import UserError, did_you_mean
-from rl_training.core.foreign_names import here_called
 from rl_training.core.info_keywords import InfoKeywords
 
 MAX_SHOWN = 60
@@ -250,8 +249,6 @@ def _refuse_unknown(argv: Sequence[str], known: Iterable[str], prog: str) -> Non
         flag = word.partition("=")[0]
         if not is_flag(word) or flag.replace("_", "-") in names:
             continue
-        if (other := here_called(flag)) is not None and (ours := f"--{other.replace('_', '-')}") in names:
-            raise UserError(f"unknown flag '{flag}'; here it is called '{ours}'")
         raise UserError(f"unknown flag '{flag}'{did_you_mean(flag, names) or _see_help(prog)}")
 
 

@@ -34,7 +34,7 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
     except RunFault as error:
         return _report(error, FAULT, debug)
     except Interrupted as interrupted:
-        again = f"{command_name()} resume {interrupted.run_dir}"
+        again = f"{command_name()} resume {interrupted.run_dir}{interrupted.flags}"
         print(printable(f"\n{interrupted}. Resume it with:\n  {again}"), file=sys.stderr)
         return interrupted.code
     except KeyboardInterrupt as stop:

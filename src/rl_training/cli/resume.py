@@ -5,7 +5,7 @@ from typing import Annotated
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.cli.arguments import Option, parse, setting_name
-from rl_training.cli.train import print_result
+from rl_training.cli.train import print_result, resumed_with
 from rl_training.config import TrainConfig
 from rl_training.config.fields import CheckedConfig
 from rl_training.core.errors import UserError
@@ -43,20 +43,21 @@ def run(argv: list[str]) -> int:
     """Parse the flags and resume."""
     _refuse_settings(argv)
     flags = parse(Resume, argv, "rl-training resume")
-    result = resume(
-        flags.run,
-        factory=import_factory(flags.env_factory) if flags.env_factory is not None else None,
-        total_timesteps=flags.total_timesteps,
-        max_time=flags.max_time,
-        console=make_console(flags.quiet),
-        arguments=["rl-training", "resume", *argv],
-        env_id=flags.env_id,
-        trust_modules=flags.trust_modules,
-    )
+    with resumed_with(flags.env_factory) as again:
+        result = resume(
+            flags.run,
+            factory=import_factory(flags.env_factory) if flags.env_factory is not None else None,
+            total_timesteps=flags.total_timesteps,
+            max_time=flags.max_time,
+            console=make_console(flags.quiet),
+            arguments=["rl-training", "resume", *argv],
+            env_id=flags.env_id,
+            trust_modules=flags.trust_modules,
+        )
     if flags.quiet:
         print(result.run_dir)
     else:
-        print_result(result)
+        print_result(result, again)
     return 0
 
 

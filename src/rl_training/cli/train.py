@@ -1,6 +1,7 @@
 """`rl-training train`: flags and YAML to a config, the config to a run."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ from rl_training.cli.exit_codes import command_name
 from rl_training.config import TrainConfig, algorithm_config_class, known_algorithms, load_config
 from rl_training.config.preprocessing import SETTINGS_OF
 from rl_training.config.presets import preset_name, presets
-from rl_training.core.errors import ConfigError, UserError, did_you_mean, printable
+from rl_training.core.errors import ConfigError, Interrupted, UserError, did_you_mean, printable
 from rl_training.envs.factory import import_factory
 from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
@@ -18,6 +19,7 @@ from rl_training.experiment.checkpoints.warm_start import check_trust, inherited
 from rl_training.experiment.console import make_console
 from rl_training.experiment.logs.profile import RunProfile
 from rl_training.experiment.start import TrainResult, train
+from rl_training.experiment.video import can_record
 from rl_training.lab.preset_scores import compare_run_with_results
 
 HELP = """usage: rl-training train ALGORITHM --env-id ID [settings]
@@ -103,18 +105,19 @@ def run(argv: list[str]) -> int:
         check_trust(basis.learned, config, named, trusted=flags.trust_modules)
         config = inherited_config(config, basis.learned, named)
     profile = RunProfile() if flags.profile else None
-    result = train(
-        config,
-        factory=factory,
-        learned=basis.learned,
-        callbacks=[] if profile is None else [profile],
-        console=make_console(flags.quiet),
-        arguments=["rl-training", "train", *argv],
-    )
+    with resumed_with(flags.env_factory) as again:
+        result = train(
+            config,
+            factory=factory,
+            learned=basis.learned,
+            callbacks=[] if profile is None else [profile],
+            console=make_console(flags.quiet),
+            arguments=["rl-training", "train", *argv],
+        )
     if flags.quiet:
         print(result.run_dir)
         return 0
-    print_result(result, "" if factory is None else f" --env-factory {flags.env_factory}")
+    print_result(result, again)
     if basis.preset is not None and not result.paused:
         known = compare_run_with_results(basis.preset, config, result.run_dir)
         if known is not None:
@@ -160,7 +163,10 @@ def _check_algorithm(chosen: str | None, basis: "Basis") -> None:
             f"train --config ppo/cartpole; algorithms are {', '.join(known)}; see rl-training train --help"
         )
     if chosen not in known:
-        raise UserError(f"unknown algorithm '{chosen}'{did_you_mean(chosen, known)}")
+        near = did_you_mean(chosen, known)
+        raise UserError(
+            f"unknown algorithm '{chosen}'{near}{'' if near else ';'} algorithms are {', '.join(known)}"
+        )
     if basis.config is not None and basis.config.algo != chosen:
         what, kind = ("the config", "config") if basis.learned is None else (basis.learned.path, "run")
         remedy = f"leave out '{chosen}' or use another {kind}"
@@ -194,6 +200,17 @@ def _basis(flags: Train) -> Basis:
     return Basis(learned.config, learned)
 
 
+@contextlib.contextmanager
+def resumed_with(env_factory: str | None) -> Iterator[str]:
+    """Yield the flags that other commands need for this run; an interrupted run is resumed with them as well."""
+    flags = "" if env_factory is None else f" --env-factory {env_factory}"
+    try:
+        yield flags
+    except Interrupted as interrupted:
+        interrupted.flags = flags
+        raise
+
+
 def print_result(result: TrainResult, flags: str = "") -> None:
     """Print the score, the run folder and the next commands, which need `flags`."""
     command, steps = command_name(), f"{result.metrics['global_step']:,} steps"
@@ -212,6 +229,7 @@ def print_result(result: TrainResult, flags: str = "") -> None:
     print(f"Learning curve    {run_dir}/learning_curve.png")
     print("\nTry next:")
     print(f"  {command} eval {run_dir} --num-episodes 20{flags}")
-    print(f"  {command} eval {run_dir} --record videos{flags}")
+    if can_record(load_config(result.run_dir / "config.yaml")):
+        print(f"  {command} eval {run_dir} --record videos{flags}")
     longer = 2 * result.metrics["global_step"]
     print(f"  {command} resume {run_dir} --total-timesteps {longer}{flags}", flush=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-from rl_training.core.foreign_names import here_called
+from rl_training.core.foreign_names import explanation, here_called
 
 MAX_MESSAGE = 1000
 NO_MEMORY = (
@@ -91,6 +91,8 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, signum: int, run_dir: Path, timesteps: int, checkpoint: Path | None) -> None:
         self.signum, self.run_dir, self.timesteps = signum, run_dir, timesteps
         self.code = 128 + signum
+        self.flags = ""
+        """What the command that resumes the run needs, such as ` --env-factory module:function`."""
         kept = f"checkpoint: {checkpoint}" if checkpoint else "no checkpoint yet"
         super().__init__(f"stopped by {signal.Signals(signum).name} at {timesteps:,} steps; {kept}")
 
@@ -105,14 +107,18 @@ class EnvironmentFault(RunFault):
     """The traceback in the worker process, if it was raised in one."""
 
 
-def did_you_mean(name: str, known: Iterable[str], *, nearness: float = 0.5) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, nearness: float = 0.65) -> str:
     """Return `; did you mean 'x'?` for the nearest known name, or an empty string.
 
-    The name that another library uses takes precedence over a similar spelling. `nearness` is the share of letters that
-    must agree: higher where names are long or have parts in common.
+    The name that another library uses takes precedence over a similar spelling. Names may be flags. `nearness` is the
+    share of letters that must agree: higher where names are long or have parts in common.
     """
-    known = list(known)
-    if (other := here_called(name)) in known:
-        return f"; here it is called '{other}'"
-    close = get_close_matches(name, known, n=1, cutoff=nearness)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    spelled = {known_name.strip("-"): known_name for known_name in known}
+    other = here_called(name) or ""
+    for ours in (other, other.replace("_", "-")):
+        if ours in spelled:
+            return f"; here it is called '{spelled[ours]}'"
+    if (sentence := explanation(name, spelled)) is not None:
+        return f"; {sentence}"
+    close = get_close_matches(name.strip("-"), spelled, n=1, cutoff=nearness)
+    return f"; did you mean '{spelled[close[0]]}'?" if close else ""

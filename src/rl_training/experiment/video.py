@@ -1,6 +1,7 @@
 """Records videos of an agent as mp4 files."""
 
 import contextlib
+import importlib.util
 import os
 import sys
 import warnings
@@ -10,14 +11,18 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
+from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.seeding import EVALUATION_EPISODES
 from rl_training.core.types import Array
-from rl_training.envs.factory import make_env
+from rl_training.envs.factory import make_env, registered_spec
 from rl_training.envs.masks import NAME as MASK
 from rl_training.experiment.agent import Agent
 from rl_training.experiment.files import refuse_link_inside, scratch_file
+
+NEED_PYGAME = tuple(f"gymnasium.envs.{family}" for family in ("classic_control", "box2d", "toy_text"))
 
 
 def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path]:
@@ -29,10 +34,6 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
     if agent.path is not None:
         checkpoints = agent.path.parent
         refuse_link_inside(checkpoints.parent if checkpoints.name == "checkpoints" else agent.path, folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot record into {folder}: {error.strerror}") from error
     # frames are arrays: pygame needs no display
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     config, factory = agent.playground()
@@ -47,11 +48,39 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
         env.close()
 
 
+def can_record(config: TrainConfig) -> bool:
+    """Return whether a video of the config's environment can be recorded here; it is not built to find out."""
+    if not _installed("imageio_ffmpeg"):
+        return False
+    try:
+        entry = registered_spec(config).entry_point
+        maker = load_env_creator(entry) if isinstance(entry, str) else entry
+    except Exception:  # built by a function, or its module cannot be imported
+        return False
+    family, modes = getattr(maker, "__module__", ""), getattr(maker, "metadata", {}).get("render_modes", ())
+    if family.startswith(NEED_PYGAME) and not _installed("pygame"):
+        return False
+    if "mujoco" in sys.modules and not (os.environ.get("DISPLAY") or os.environ.get("MUJOCO_GL")):
+        return False
+    return "rgb_array" in modes
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # its import is blocked
+        return False
+
+
 def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Path, episode: int) -> Path:
     """Record one episode; the file is renamed at the end, because its name contains the return."""
     obs, info = env.reset()
     with _drawing(agent.config.env_id):
         frame = _frame(env)
+    try:  # not before, so that an environment without frames leaves no folder
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot record into {folder}: {error.strerror}") from error
     height, width = frame.shape[:2]
     fps = float(env.metadata.get("render_fps", 30))
     with scratch_file(folder, ".mp4") as temporary:

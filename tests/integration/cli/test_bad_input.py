@@ -232,6 +232,7 @@ def test_a_video_of_an_environment_that_cannot_render(cli, tiny, tmp_path):
     outcome = cli("eval", run_dir, "--num-episodes", 1, "--record", tmp_path / "videos")
     assert outcome.code == 2
     assert "Clockwork-v0" in outcome.sentence
+    assert not (tmp_path / "videos").exists()
 
 
 def test_no_episodes(cli, tiny):

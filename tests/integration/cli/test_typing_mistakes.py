@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from rl_training.algorithms import PPO
-from rl_training.config import TrainConfig
+from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import ConfigError, UserError
-from rl_training.core.foreign_names import OTHER_NAMES
+from rl_training.core.foreign_names import EXPLANATIONS, OTHER_NAMES, settings_in
 from rl_training.experiment.console import Console, python_console
 
 pytestmark = pytest.mark.fault
@@ -51,8 +51,89 @@ def test_a_name_of_others_is_none_of_ours():
 
     ours = {item.name for face in ALGORITHMS.values() for item in fields(face.config_class)}
     ours |= {item.name for item in fields(TrainConfig)}
-    assert not ours & set(OTHER_NAMES)
+    assert not ours & (set(OTHER_NAMES) | set(EXPLANATIONS))
+    assert not set(OTHER_NAMES) & set(EXPLANATIONS)
     assert set(OTHER_NAMES.values()) - ours <= {"max_episode_steps"}
+    said = [name for sentences in EXPLANATIONS.values() for text in sentences for name in settings_in(text)]
+    assert set(said) <= ours
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("policy", "there is no policy argument"),
+        (
+            "policy_kwargs",
+            "its entries are settings: net_arch is 'hidden_sizes', activation_fn is 'activation'",
+        ),
+        (
+            "features_extractor_class",
+            "use 'encoder': your class in Python, its module:Name in YAML and flags",
+        ),
+        ("verbose", "use learn(progress=False) in Python or --quiet on the command line"),
+        ("tensorboard_log", "TensorBoard files are always written, into the run folder"),
+        ("vec_env_cls", "'env_backend' says where environments run: sync, async"),
+        ("monitor_dir", "episode returns and lengths are always logged"),
+        ("num_workers", "'num_envs' is the number of environments"),
+        ("train_batch_size", "a rollout has 'num_steps' * 'num_envs' steps"),
+        ("framework", "every network is a PyTorch network"),
+    ],
+)
+def test_a_setting_of_others_without_a_counterpart_gets_a_sentence(name, words, cli, tmp_path):
+    """As a keyword, as a flag and as a key, at either level."""
+    with pytest.raises(ConfigError) as raised:
+        PPO("CartPole-v1", **{name: 1})
+    assert f"unknown setting '{name}'; {words}" in str(raised.value)
+    flag = f"--{name.replace('_', '-')}"
+    assert f"unknown flag '{flag}'; {words}" in cli(*TRAIN, flag, 1).sentence
+    for place in ("", "algorithm."):
+        with pytest.raises(ConfigError) as raised:
+            config_from_dict(BASE | ({"algorithm": {name: 1}} if place else {name: 1}))
+        assert f"unknown key '{place}{name}'; {words}" in str(raised.value)
+
+
+BASE = {"algo": "ppo", "env_id": "CartPole-v1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("net_arch", "hidden_sizes"), ("n_eval_episodes", "num_eval_episodes"), ("grad_clip", "max_grad_norm")],
+)
+def test_a_setting_of_others_that_is_called_otherwise(name, ours, cli):
+    flag, our_flag = (f"--{word.replace('_', '-')}" for word in (name, ours))
+    assert cli(*TRAIN, flag, 1).sentence.endswith(f"unknown flag '{flag}'; here it is called '{our_flag}'")
+    with pytest.raises(ConfigError, match=f"unknown setting '{name}'; here it is called '{ours}'"):
+        PPO("CartPole-v1", **{name: 1})
+
+
+def test_a_sentence_names_only_settings_that_the_algorithm_has():
+    config = TrainConfig(algo="dqn", env_id="CartPole-v1")
+    with pytest.raises(ConfigError) as raised:
+        config.with_overrides(train_batch_size=1, kl_coeff=1)
+    assert raised.value.problems[0] == "unknown setting 'train_batch_size'; use 'batch_size'"
+    assert "target_kl" not in raised.value.problems[1]
+
+
+@pytest.mark.parametrize("flag", ["--optimize", "--dropout", "--discount", "--memory"])
+def test_nothing_is_suggested_that_is_not_close(flag, cli):
+    assert cli(*TRAIN, flag, 1).sentence.endswith(f"'{flag}'; rl-training train ppo --help lists all flags")
+
+
+def test_an_unknown_algorithm_is_answered_with_all_of_them(cli):
+    listed = "algorithms are a2c, dqn, "
+    assert f"unknown algorithm 'reinforce'; {listed}" in cli("train", "reinforce").sentence
+    assert f"unknown algorithm 'pppo'; did you mean 'ppo'? {listed}" in cli("train", "pppo").sentence
+
+
+@pytest.mark.parametrize("arguments", [("MlpPolicy", "CartPole-v1"), ("CnnPolicy",)])
+def test_a_policy_by_name_is_answered_with_the_first_line(arguments):
+    with pytest.raises(UserError, match=r'PPO takes no policy: write PPO\("CartPole-v1"\)'):
+        PPO(*arguments)
+
+
+def test_two_environments_by_place():
+    with pytest.raises(UserError, match="PPO takes one environment"):
+        PPO("CartPole-v1", "Acrobot-v1")
 
 
 def test_the_package_itself_is_a_command():
