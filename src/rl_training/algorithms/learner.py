@@ -29,10 +29,15 @@ class BaseLearner:
     networks_with_modes: tuple[nn.Module, ...] = ()
     """Networks that may have layers with a training mode, such as dropout: those with an encoder."""
 
+    fixed_learning_rate: float | None = None
+    """Set by a callback: replaces the learning rate of the settings and its schedule."""
+
     _rate: ScheduledSetting
 
     def learning_rate(self, progress: Progress) -> Tensor:
         """Return the learning rate at this point of the run."""
+        if self.fixed_learning_rate is not None:
+            return scalar(self.fixed_learning_rate)
         return scalar(self._rate.at(progress.fraction))
 
     def state_dict(self) -> dict[str, State]:

@@ -1,6 +1,6 @@
 """Protocols between the trainer, the sampler and the parts they use, independent of the algorithm."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -100,7 +100,8 @@ class Sampler(Protocol):
 
     `start` begins the first episodes of a new run. `load_state_dict` continues from a saved state instead and returns
     the environments that could not be restored, which begin a new episode; `rows` are those of `EnvStepper`, and so are
-    `resumable`, `change_seed`, `statistics` and `use_statistics`.
+    `resumable`, `change_seed`, `statistics` and `use_statistics`. `watch` has every step passed to a function, as a
+    `runtime.steps.StepContext`, counted on from `timesteps`.
     """
 
     @property
@@ -108,6 +109,7 @@ class Sampler(Protocol):
     @property
     def resumable(self) -> bool: ...
     def start(self) -> None: ...
+    def watch(self, on_step: Callable[[Any], None], timesteps: int) -> None: ...
     def collect(self, num_steps: int, progress: Progress) -> Collected: ...
     def change_seed(self, *stream: int) -> None: ...
     def statistics(self) -> list[Any]: ...
@@ -170,7 +172,12 @@ class ExperienceSource(Recorder, Protocol[BatchT]):
 
 
 class Learner(Protocol[BatchT_contra]):
-    """An update rule: `update(batch, progress)`. No environment, file, logger or clock."""
+    """An update rule: `update(batch, progress)`. No environment, file, logger or clock.
+
+    `fixed_learning_rate` replaces the learning rate of the settings and its schedule, unless it is None.
+    """
+
+    fixed_learning_rate: float | None
 
     def update(self, batch: BatchT_contra, progress: Progress) -> UpdateResult: ...
 

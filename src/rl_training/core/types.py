@@ -119,6 +119,16 @@ class Collected:
 
 
 @dataclass
+class WatchedStep:
+    """What callbacks see of a step besides `StepArrays`."""
+
+    actions: Array | None = None
+    """The actions that the environments received [N, ...]."""
+    infos: list[Info] = field(default_factory=list)
+    """The `info` of each row's step; of an episode's last step where it ended."""
+
+
+@dataclass
 class StepArrays:
     """The outcome of a step; rows [N]; allocated once, overwritten in place by every step."""
 
@@ -152,6 +162,8 @@ class StepArrays:
     """The numbers of `info_keywords` [N] by keyword; nan where this step reports none."""
     info_names: set[str] = field(default_factory=set)
     """Names of the entries of `info` so far; only if there are `info_keywords`."""
+    watched: WatchedStep | None = None
+    """Set to have every step write it, for callbacks; None costs nothing."""
 
     def __post_init__(self) -> None:
         signal: Array | None = self.signal

@@ -161,3 +161,25 @@ def _numbers(info: Info, name: str, count: int, step: int) -> Array:
             )
         found[row] = number
     return found
+
+
+def infos_by_row(info: Info, out: StepArrays, *, same_step: bool) -> list[Info]:
+    """Return the `info` of a vector environment as one dict per row; of the last step where an episode ended."""
+    found = _rows_of(info, len(out.ended))
+    if same_step and out.any_ended:
+        last = _rows_of(info.get("final_info", {}), len(out.ended))
+        for row in np.flatnonzero(out.ended):
+            found[row] = last[row]
+    return found
+
+
+def _rows_of(info: Info, count: int) -> list[Info]:
+    found: list[Info] = [{} for _ in range(count)]
+    for name, values in info.items():
+        if name in ("final_obs", "final_info") or (name.startswith("_") and name[1:] in info):
+            continue
+        parts = _rows_of(values, count) if isinstance(values, dict) else values
+        by_whom = info.get(f"_{name}")
+        for row in range(count) if by_whom is None else np.flatnonzero(by_whom):
+            found[row][name] = parts[row]
+    return found

@@ -17,7 +17,7 @@ from rl_training.core.types import Array, State, StepArrays, leaves
 from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.checks import FiniteCheck
 from rl_training.envs.episodes import Snapshot
-from rl_training.envs.info_keys import CUT, InfoNumbers, read_success, write_cuts
+from rl_training.envs.info_keys import CUT, InfoNumbers, infos_by_row, read_success, write_cuts
 from rl_training.envs.info_keys import NAME as SUCCESS
 from rl_training.envs.masks import MaskReader, env_spec
 from rl_training.envs.native_vectors import CheckedVectorEnv
@@ -104,6 +104,10 @@ class VectorStepper:
         """Step all environments with `action` [N, ...] (policy units) and overwrite `out`."""
         out, actions = self.out, self.adapter.to_env(action)
         info = self._step_vector(actions) if self._local is None else self._local.step(actions)
+        if out.watched is not None:
+            out.watched.actions = actions
+            if self._local is None:
+                out.watched.infos = infos_by_row(info, out, same_step=self.same_step)
         self.vector_steps += 1
         if self._numbers is not None and self._local is None:
             self._numbers.read(info, self.vector_steps)
@@ -322,6 +326,7 @@ class InProcess:
         As in any vector environment in same-step mode, the entries of finished episodes are under `final_info`.
         """
         out, plain, numbers, said = self._out, self._plain, self._numbers, dict[str, Any]()
+        infos = None if out.watched is None else list[dict[str, Any]]()
         if numbers is not None:
             numbers.clear()
         if out.any_ended or out.any_cut:
@@ -331,6 +336,8 @@ class InProcess:
             obs, out.reward[row], terminated, truncated, info = env.step(action)
             if numbers is not None:
                 numbers.read_row(info, row)
+            if infos is not None:
+                infos.append(dict(info))
             if terminated or truncated:
                 out.ended[row] = out.any_ended = True
                 out.terminated[row] = bool(terminated)
@@ -345,4 +352,6 @@ class InProcess:
                 write_row(out.obs, row, obs)
             else:
                 plain[row] = obs
+        if infos is not None and out.watched is not None:
+            out.watched.infos = infos
         return said

@@ -287,7 +287,9 @@ class Run:
             progress=lambda: trainer.progress,
             given=self.given,
         )
-        trainer.begin(TrainingContext(agent, self.run_dir, self.config, start, trainer.log))
+        trainer.begin(
+            TrainingContext(agent, self.run_dir, self.config, start, trainer.log, trainer.set_learning_rate)
+        )
 
     @contextlib.contextmanager
     def _writable(self) -> Iterator[None]:

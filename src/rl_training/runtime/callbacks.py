@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.core.protocols import LiveAgent
 from rl_training.core.types import Progress, State, UpdateResult
+from rl_training.runtime.steps import StepContext
 
 if TYPE_CHECKING:
     from rl_training.config import TrainConfig
@@ -44,10 +45,13 @@ class TrainingContext:
     """Where the run begins: at 0, or at the checkpoint that it continues from."""
     log: Callable[[str, float], None]
     """`log("my/number", 3.0)` adds a column to the next row of the metric files; several values are averaged."""
+    set_learning_rate: Callable[[float | None], None]
+    """`set_learning_rate(1e-4)` replaces the learning rate and its schedule from the next update on, also in a resumed
+    run; None returns to the settings."""
 
 
 class Callback:
-    """Override what you need. Called in the order start, collect, update, evaluate, end.
+    """Override what you need. Called in the order start, step, collect, rollout, update, evaluate, end.
 
     Evaluation, logging and checkpointing are not callbacks: the trainer does them, in that order.
     """
@@ -55,8 +59,23 @@ class Callback:
     def on_start(self, context: TrainingContext) -> None:
         """Once, before the first step of a run or of its resumption."""
 
+    def on_step(self, context: StepContext) -> None:
+        """After each step of all environments, with its arrays and infos.
+
+        Every step is copied for it, which slows a run with fast environments down; without it nothing is copied. A
+        resumed run continues with the step after its checkpoint.
+        """
+
     def on_collect(self, progress: Progress) -> None:
         """After the environments were stepped."""
+
+    def on_rollout(self, batch: Any) -> None:
+        """Before each update, with the batch that the learner receives; do not change its tensors.
+
+        On-policy it is the rollout, a `RolloutBatch` of T * N rows in the order of time with `obs`, `actions`,
+        `logprobs`, `values`, `advantages` and `returns`. Off-policy it is a sample of the replay buffer, `Transitions`
+        with `obs`, `actions`, `rewards`, `discounts` and `next_obs`, the rows of one batch or of several.
+        """
 
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
         """After the updates that were due together; `result.updates` is their number."""
@@ -220,6 +239,12 @@ class TimeLimit(Callback):
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
         """Check the time again, because updates may take long."""
         self.on_collect(progress)
+
+
+def overriding(callbacks: Sequence[Callback], method: str) -> list[Callback]:
+    """Return the callbacks that override a method of `Callback`."""
+    usual = getattr(Callback, method)
+    return [each for each in callbacks if getattr(getattr(each, method), "__func__", None) is not usual]
 
 
 def config_callbacks(config: "TrainConfig") -> list[Callback]:

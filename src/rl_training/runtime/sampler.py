@@ -1,5 +1,6 @@
 """Steps the environments with an explorer, records every step, and returns step counts and finished episodes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,9 @@ from rl_training.core.columns import allocated
 from rl_training.core.protocols import EnvStepper, Explorer, Recorder
 from rl_training.core.rows import Rows
 from rl_training.core.spaces.layout import action_layout, float_dtype
-from rl_training.core.types import ActArrays, Collected, EpisodeStats, Progress, State
+from rl_training.core.types import ActArrays, Collected, EpisodeStats, Progress, State, WatchedStep
 from rl_training.runtime.episodes import RunningEpisodes
+from rl_training.runtime.steps import StepContext, StepWatcher
 
 
 class LocalSampler:
@@ -42,6 +44,11 @@ class LocalSampler:
 
     def start(self) -> None:
         self.stepper.reset()
+
+    def watch(self, on_step: Callable[[StepContext], None], timesteps: int) -> None:
+        """Pass every step to `on_step`; `timesteps` is the number of those before the next one."""
+        watched = self.stepper.out.watched = WatchedStep()
+        self.recorder = StepWatcher(self.recorder, watched, on_step, timesteps)
 
     def collect(self, num_steps: int, progress: Progress) -> Collected:
         """Take `num_steps` vector steps; return the number of valid transitions and the finished episodes."""

@@ -1,6 +1,7 @@
 """The training loop: collect, update, and run the jobs that are due. Independent of the algorithm."""
 
 import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,14 @@ import torch
 from rl_training.core.errors import RunFault
 from rl_training.core.protocols import Evaluate, ExperienceSource, Learner, Logger, Sampler, SaveCheckpoint
 from rl_training.core.types import Progress, State, UpdateResult
-from rl_training.runtime.callbacks import Best, Callback, PauseTraining, StopTraining, TrainingContext
+from rl_training.runtime.callbacks import (
+    Best,
+    Callback,
+    PauseTraining,
+    StopTraining,
+    TrainingContext,
+    overriding,
+)
 from rl_training.runtime.metrics import MetricMeans, MissingKeywords, RecentEpisodes, first_non_finite
 from rl_training.runtime.profiler import Profiler
 
@@ -81,13 +89,14 @@ class Trainer:
     ) -> None:
         self.sampler, self.source, self.learner = sampler, source, learner
         self.logger, self.evaluate, self.save_checkpoint = logger, evaluate, save_checkpoint
-        self.callbacks = callbacks
+        self.callbacks, self._rollout_callbacks = callbacks, list[Callback]()
         self.progress = Progress()
         self.metrics, self.own_metrics = MetricMeans(), MetricMeans(str)
         self.episodes, self.missing_info = RecentEpisodes(), MissingKeywords(info_keywords)
         self.stop_reason: str | None = None
         self.pause_reason: str | None = None
         self.best = Best(best_by)
+        self.learning_rate: float | None = None
         self.last_evaluation: dict[str, Any] | None = None
         self._jobs = {name: Trigger(getattr(cadence, name)) for name in ("log", "evaluate", "checkpoint")}
         self._evaluated_at = -1
@@ -101,7 +110,17 @@ class Trainer:
         for callback in self.callbacks:
             if isinstance(callback, Profiler):
                 callback.watch(self)
+        self._watch_steps(context.start)
         self._notify("on_start", context)
+
+    def _watch_steps(self, start: Progress) -> None:
+        """Pass steps and batches to the callbacks that override `on_step` and `on_rollout`, if there are any."""
+        step_callbacks = overriding(self.callbacks, "on_step")
+        self._rollout_callbacks = overriding(self.callbacks, "on_rollout")
+        if step_callbacks and self.sampler is not None:
+            self.sampler.watch(
+                lambda step: self._notify("on_step", step, callbacks=step_callbacks), start.timesteps
+            )
 
     def fit(self, progress: Progress) -> Progress:
         """Train from `progress` until the budget is used up or a callback stops the run."""
@@ -120,6 +139,8 @@ class Trainer:
                 self._notify("on_collect", self.progress)
             result = None
             for batch in self.source.batches(self.progress):
+                if self._rollout_callbacks:
+                    self._notify("on_rollout", batch, callbacks=self._rollout_callbacks)
                 result = self.learner.update(batch, self.progress)
                 self.source.feedback(batch, result)
                 self.progress = self.progress.advanced(updates=result.updates)
@@ -141,6 +162,14 @@ class Trainer:
     def log(self, name: str, value: float) -> None:
         """Add a callback's own value to the next row; several values are averaged."""
         self.own_metrics.add({name: torch.tensor(float(value), dtype=torch.float64)})
+
+    def set_learning_rate(self, value: float | None) -> None:
+        """Replace the learning rate and its schedule from the next update on; None returns to the settings."""
+        if value is not None and not 0.0 <= float(value) < math.inf:
+            raise ValueError(
+                f"learning rate {value!r} is not a finite number ≥ 0; use None for the settings' own"
+            )
+        self.learning_rate = self.learner.fixed_learning_rate = None if value is None else float(value)
 
     def _run_due_jobs(self) -> None:
         now = self.progress.clock
@@ -220,9 +249,9 @@ class Trainer:
         evaluation = self.last_evaluation if self._evaluated_at == self.progress.clock else None
         self.save_checkpoint(self.progress, evaluation=evaluation, best=improved)
 
-    def _notify(self, event: str, *arguments: Any) -> None:
+    def _notify(self, event: str, *arguments: Any, callbacks: Sequence[Callback] | None = None) -> None:
         """Call every callback; a stop takes effect at the end of the iteration, so every run ends at a boundary."""
-        for callback in self.callbacks:
+        for callback in self.callbacks if callbacks is None else callbacks:
             try:
                 getattr(callback, event)(*arguments)
             except PauseTraining as pause:
@@ -244,6 +273,7 @@ class Trainer:
             "own_metrics": self.own_metrics.state_dict(),
             "episodes": self.episodes.state_dict(),
             "info_checked": self.missing_info.checked,
+            "learning_rate": self.learning_rate,
             "callbacks": [
                 [type(each).__name__, own] for each in self.callbacks if (own := each.state_dict())
             ],
@@ -261,6 +291,8 @@ class Trainer:
         self.metrics.load_state_dict(state["metrics"])
         self.own_metrics.load_state_dict(state["own_metrics"])
         self.episodes.load_state_dict(state["episodes"])
+        if state.get("learning_rate") is not None:
+            self.set_learning_rate(state["learning_rate"])
         self.missing_info.checked |= bool(state.get("info_checked"))
         waiting = list(state["callbacks"])
         for callback in self.callbacks:
