@@ -124,6 +124,15 @@ class SpareCores:
         self._slow, self._lost = 0, 0.0
         self._next_attempt = self._next_look = 0.0
 
+    @property
+    def fixed_learning_rate(self) -> float | None:
+        """That of the learner."""
+        return self.learner.fixed_learning_rate
+
+    @fixed_learning_rate.setter
+    def fixed_learning_rate(self, value: float | None) -> None:
+        self.learner.fixed_learning_rate = value
+
     def update(self, batch: Any, progress: Progress) -> UpdateResult:
         """Update with one thread or with `most`; see the class."""
         if self.exact is None and self._updates >= self.UNTIMED + self.TIMED and self._cores_are_idle():

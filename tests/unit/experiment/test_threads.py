@@ -158,6 +158,11 @@ class TestOnePool:
 
 
 class TestSpareCores:
+    def test_a_callbacks_learning_rate_reaches_the_learner(self, spare):
+        around, learner, _ = spare()
+        around.fixed_learning_rate = 0.5
+        assert learner.fixed_learning_rate == around.fixed_learning_rate == 0.5
+
     def test_idle_cores_are_borrowed_after_one_update_was_taken_twice(self, spare):
         threads, learner, _ = spare()
         assert updated(threads, 10) == [1] * 8 + [2] * 2
