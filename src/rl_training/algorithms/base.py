@@ -11,7 +11,7 @@ from gymnasium import Space
 
 from rl_training.algorithms.components import Actor, BuildContext, Parts, StatefulLearner
 from rl_training.algorithms.losses import Loss, LossFunction, checked_loss
-from rl_training.config import AlgorithmConfig, TrainConfig, load_config
+from rl_training.config import AlgorithmConfig, TrainConfig, config_from_dict, load_config, read_settings
 from rl_training.config.presets import find_preset, preset_name, presets
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.core.protocols import ExperienceSource, Policy
@@ -58,11 +58,13 @@ class Algorithm:
         encoder: EncoderClass | str | None = None,
         **settings: Any,
     ) -> None:
+        from rl_training.algorithms.lookup import check_class
         from rl_training.experiment.building import UserObjects
 
         _refuse_policy(type(self).__name__, config, others)
         if isinstance(encoder, str):
             settings["encoder"], encoder = encoder, None
+        check_class(type(self))
         losses = type(self).take_losses(settings)
         resolved, factory = _resolved(type(self), config, env, settings)
         self._given = UserObjects(type(self), factory, encoder, losses)
@@ -80,16 +82,21 @@ class Algorithm:
 
         `rl-training zoo list` shows all presets.
         """
-        from rl_training.algorithms import ALGORITHMS
+        from rl_training.algorithms.lookup import algorithm_name, check_class, find_algorithm
 
-        config = load_config(find_preset(name))
-        if config.algo != cls.name:
-            similar = f"{cls.name}/{preset_name(name).rpartition('/')[2]}"
+        own, path = algorithm_name(cls), find_preset(name)
+        config = load_config(path)
+        meant = find_algorithm(config.algo)
+        if not issubclass(cls, meant):
+            similar = f"{own}/{preset_name(name).rpartition('/')[2]}"
             other = f", or {cls.__name__}.from_preset('{similar}')" if similar in presets() else ""
             raise UserError(
-                f"preset '{name}' is for {config.algo}, not for {cls.name}; use "
-                f"{ALGORITHMS[config.algo].__name__}.from_preset('{name}'){other}"
+                f"preset '{name}' is for {config.algo}, not for {own}; use "
+                f"{meant.__name__}.from_preset('{name}'){other}"
             )
+        if cls is not meant:  # a preset of its parent, read with the defaults of this class
+            check_class(cls)
+            config = config_from_dict(read_settings(path) | {"algo": own}, str(path), cls.config_class)
         return cls(config, **settings)
 
     @staticmethod
@@ -175,6 +182,7 @@ class Algorithm:
     def _begun(self, start_from: Any, total_timesteps: int | None) -> tuple[TrainConfig, dict[str, Any]]:
         """Return the config of the next run, and the keyword arguments of `train` that say what it starts from."""
         from rl_training.experiment.checkpoints.folders import open_checkpoint
+        from rl_training.experiment.checkpoints.trust import Trust
         from rl_training.experiment.checkpoints.warm_start import inherited_config
 
         budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
@@ -184,7 +192,7 @@ class Algorithm:
         self.agent.permission.refuse_schedules(self.config)
         if self._begins_anew and self._run_dir is None:
             config = self.config.with_overrides(total_timesteps=budget)
-            learned = open_checkpoint(start_from)
+            learned = open_checkpoint(start_from, Trust(type(self), self.agent.permission.granted))
             return inherited_config(config, learned, self.agent.permission.given), {"learned": learned}
         config = self.config.with_overrides(total_timesteps=self.agent.timesteps + budget)
         return config, {"start_from": start_from}
@@ -244,24 +252,22 @@ class Algorithm:
         environment: an id, or a function that builds one. Modules that the saved agent names are imported only if you
         trained it yourself, or with `trust_modules=True`. `overrides` replace settings of the run or the algorithm.
         """
-        from rl_training.algorithms import ALGORITHMS
         from rl_training.experiment.loading import load_agent
 
-        algorithm = cls if issubclass(cls, tuple(ALGORITHMS.values())) else None
-        losses = {} if algorithm is None else algorithm.take_losses(overrides)
+        losses = {} if cls is Algorithm else cls.take_losses(overrides)
         if device is not None:
             overrides["device"] = device
         agent = load_agent(
             path,
-            algorithm=algorithm,
+            algorithm=None if cls is Algorithm else cls,
             env=env,
             encoder=encoder,
             losses=losses,
             trust_modules=trust_modules,
             overrides=overrides,
         )
-        face = algorithm or ALGORITHMS[agent.config.algo]
-        model = face(agent.config, env=agent.given.factory, encoder=encoder, **losses)
+        assert agent.given.algorithm is not None
+        model = agent.given.algorithm(agent.config, env=agent.given.factory, encoder=encoder, **losses)
         assert isinstance(model, cls)
         model._become(agent)
         return model
@@ -300,7 +306,7 @@ class Algorithm:
 
         if self.run_dir is None:
             raise UserError("there is no run to plot yet; call learn() first")
-        figure: Figure = learning_curve(self.run_dir, f"{self.name} on {self.env_id}", path)
+        figure: Figure = learning_curve(self.run_dir, f"{self.config.algo} on {self.env_id}", path)
         return figure
 
     def __repr__(self) -> str:
@@ -370,6 +376,7 @@ def _resolved(
     settings: dict[str, Any],
 ) -> "tuple[TrainConfig, EnvFactory | None]":
     """Return the config of a new model, and the function that builds its environment, if one was given."""
+    from rl_training.algorithms.lookup import algorithm_name, config_for
     from rl_training.envs.factory import checked_factory
 
     name = algorithm.__name__
@@ -390,10 +397,11 @@ def _resolved(
             raise UserError(
                 f'{name} needs an environment: {name}("CartPole-v1"), or a function that builds one'
             )
-        config = TrainConfig(algo=algorithm.name, env_id="unnamed")
+        config = TrainConfig(
+            algo=algorithm_name(algorithm), env_id="unnamed", algorithm=algorithm.config_class()
+        )
         settings.setdefault("env_id", _name_of(factory))
-    if config.algo != algorithm.name:
-        raise ConfigError([f"algo is '{config.algo}', but {name} takes algo '{algorithm.name}'"])
+    config = config_for(algorithm, config)
     try:
         return config.with_overrides(**settings), factory
     except ConfigError as error:

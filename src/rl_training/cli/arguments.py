@@ -290,7 +290,8 @@ def _help_field(argument: Argument, conf: Any, *, is_setting: bool) -> Any:
         kind = conf.FlagCreatePairsOff[kind]
     kind = conf.Positional[kind] if option.positional else kind
     kind = conf.UseAppendAction[kind] if option.repeated else kind
-    text = " ".join(field_docs(argument.owner)[argument.name].text.split())
+    known = field_docs(argument.owner).get(argument.name)  # a user's own setting may have no docstring
+    text = "" if known is None else " ".join(known.text.split())
     about = conf.arg(help=text, aliases=option.aliases or None, metavar=metavar, help_behavior_hint=hint)
     return argument.name, Annotated[kind, about], field(default=_help_default(argument))
 

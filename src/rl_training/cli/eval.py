@@ -31,7 +31,7 @@ class Eval:
     env_factory: str | None = None
     """Function that builds the environment to play in, as module:function."""
     trust_modules: bool = False
-    """Import the modules that someone else's run names for environment, wrappers, encoder and schedules."""
+    """Import the modules that someone else's run names for algorithm, environment, wrappers, encoder and schedules."""
 
 
 def run(argv: list[str]) -> int:

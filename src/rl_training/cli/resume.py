@@ -36,7 +36,7 @@ class Resume:
     env_factory: str | None = None
     """Function that builds the run's environment, as module:function, if one was used."""
     trust_modules: bool = False
-    """Import the modules that someone else's run names for environment, wrappers, encoder and schedules."""
+    """Import the modules that someone else's run names for algorithm, environment, wrappers, encoder and schedules."""
 
 
 def run(argv: list[str]) -> int:

@@ -5,16 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.lookup import config_for, find_algorithm
 from rl_training.cli.arguments import Argument, Option, arguments_of, parse_values, print_help, wants_help
 from rl_training.cli.env_flags import TWO_ENVIRONMENTS
 from rl_training.cli.exit_codes import command_name
-from rl_training.config import TrainConfig, algorithm_config_class, known_algorithms, load_config
+from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config, read_settings
 from rl_training.config.preprocessing import SETTINGS_OF
 from rl_training.config.presets import preset_name, presets
 from rl_training.core.errors import ConfigError, Interrupted, UserError, did_you_mean, printable
 from rl_training.envs.factory import import_factory
 from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
+from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.checkpoints.warm_start import check_trust, inherited_config
 from rl_training.experiment.console import make_console
 from rl_training.experiment.logs.profile import RunProfile
@@ -28,6 +31,7 @@ HELP = """usage: rl-training train ALGORITHM --env-id ID [settings]
 
 algorithms:
   {algorithms}
+  module:Class for an algorithm of your own
 
 start here:
   rl-training train --config ppo/cartpole          a preset, one of {presets}: rl-training zoo list
@@ -37,6 +41,11 @@ start here:
 rl-training train --start-from RUN --learning-rate 1e-4 fine-tunes from the weights and settings of RUN.
 rl-training train ALGORITHM --help lists its settings, and with --config FILE their values there. Those of ppo:
 """
+
+NO_ALGORITHM = (
+    "train needs an algorithm or a config: rl-training train ppo --env-id CartPole-v1, or rl-training train --config "
+    "ppo/cartpole; algorithms are {algorithms}, or module:Class for your own; see rl-training train --help"
+)
 
 RUN_GROUPS = {
     "run": ("env_id", "seed", "total_timesteps", "output_dir", "device", "num_threads", "update_path"),
@@ -64,6 +73,8 @@ class Train:
     rl-training train ppo --env-id CartPole-v1
     """
 
+    algo: Annotated[str | None, Option(metavar="ALGORITHM", once=True)] = None
+    """The algorithm, which may also be the first word: a name, or module:Class for an algorithm of your own."""
     config: Annotated[str | None, Option(metavar="FILE", once=True)] = None
     """YAML file or preset with settings; flags override them."""
     start_from: Annotated[str | None, Option(metavar="RUN", once=True)] = None
@@ -72,8 +83,8 @@ class Train:
     env_factory: Annotated[str | None, Option(metavar="MODULE:FUNCTION")] = None
     """A function that builds the environment, instead of --env-id; resume and eval need the flag as well."""
     trust_modules: bool = False
-    """With --start-from: import the modules that someone else's run names for environment, wrappers, encoder and
-    schedules."""
+    """With --start-from: import the modules that someone else's run names for algorithm, environment, wrappers,
+    encoder and schedules."""
     quiet: bool = False
     """Print only the run folder."""
     profile: bool = False
@@ -82,18 +93,20 @@ class Train:
 
 def run(argv: list[str]) -> int:
     """Train, and print where the run is and what to try next."""
-    algo = argv[0] if argv and not argv[0].startswith("-") else None
-    prog = f"rl-training train {algo}" if algo else "rl-training train"
+    first = argv[0] if argv and not argv[0].startswith("-") else None
+    prog = f"rl-training train {first}" if first else "rl-training train"
     rest = list[str]()
-    flags = Train(**parse_values(arguments_of(Train), argv[1:] if algo else argv, prog, rest))
-    basis = _basis(flags)
-    base = basis.config
-    chosen = algo or (None if base is None else base.algo)
+    flags = Train(**parse_values(arguments_of(Train), argv[1:] if first else argv, prog, rest))
+    if first and flags.algo not in (None, first):
+        raise UserError(f"'{first}' and --algo {flags.algo} both name an algorithm; give one of them")
+    algo = first or flags.algo
+    basis = _basis(flags, algo)
+    base, chosen = basis.config, algo or (None if basis.config is None else basis.config.algo)
     if chosen is None and wants_help(rest):
         print(HELP.format(algorithms=", ".join(known_algorithms()), presets=len(presets())))
         chosen = "ppo"
-    _check_algorithm(chosen, basis)
-    assert chosen is not None
+    if chosen is None:
+        raise UserError(NO_ALGORITHM.format(algorithms=", ".join(known_algorithms())))
     factory = None
     if flags.env_factory is not None:
         if any(word.partition("=")[0] == "--env-id" for word in rest):
@@ -144,33 +157,12 @@ def config_from_flags(
 
 def _setting_groups(algo: str, values: Mapping[str, Any]) -> dict[str, list[Argument]]:
     """Return all flags of `train` in groups; `values` are the settings of a config, which become the defaults."""
-    config_class = algorithm_config_class(algo)
-    assert config_class is not None
     groups = {name: arguments_of(TrainConfig, names, values) for name, names in RUN_GROUPS.items()}
     if not values:
         env_id, *others = groups["run"]
         groups["run"] = [replace(env_id, option=Option(hint="(unless a config names it)")), *others]
-    own = arguments_of(config_class, values=values.get("algorithm"))
-    return {"": arguments_of(Train), **groups, f"{algo} settings": own}
-
-
-def _check_algorithm(chosen: str | None, basis: "Basis") -> None:
-    """Raise an error unless an algorithm is chosen that exists, and that the config is for."""
-    known = known_algorithms()
-    if chosen is None:
-        raise UserError(
-            "train needs an algorithm or a config: rl-training train ppo --env-id CartPole-v1, or rl-training "
-            f"train --config ppo/cartpole; algorithms are {', '.join(known)}; see rl-training train --help"
-        )
-    if chosen not in known:
-        near = did_you_mean(chosen, known)
-        raise UserError(
-            f"unknown algorithm '{chosen}'{near}{'' if near else ';'} algorithms are {', '.join(known)}"
-        )
-    if basis.config is not None and basis.config.algo != chosen:
-        what, kind = ("the config", "config") if basis.learned is None else (basis.learned.path, "run")
-        remedy = f"leave out '{chosen}' or use another {kind}"
-        raise UserError(f"{what} is for {basis.config.algo}, not for {chosen}; {remedy}")
+    own = arguments_of(find_algorithm(algo).config_class, values=values.get("algorithm"))
+    return {"": arguments_of(Train), **groups, f"{algo.rpartition(':')[2]} settings": own}
 
 
 @dataclass(frozen=True)
@@ -184,20 +176,50 @@ class Basis:
     """The name of the config, which may be a preset's."""
 
 
-def _basis(flags: Train) -> Basis:
-    """Return the settings that other flags override."""
-    if flags.start_from is None:
-        if flags.trust_modules:
+def _basis(flags: Train, algo: str | None) -> Basis:
+    """Return the settings that other flags override, for the algorithm `algo` if one is named."""
+    algorithm = None if algo is None else _typed_algorithm(algo)
+    if flags.start_from is not None:
+        if flags.config is not None:
             raise UserError(
-                "--trust-modules is for --start-from; modules that you name yourself are imported without it"
+                "--config and --start-from both have settings; give one of them, and flags on top"
             )
-        if flags.config is None:
-            return Basis()
-        return Basis(load_config(flags.config), preset=preset_name(flags.config))
-    if flags.config is not None:
-        raise UserError("--config and --start-from both have settings; give one of them, and flags on top")
-    learned = open_checkpoint(flags.start_from)
-    return Basis(learned.config, learned)
+        learned = open_checkpoint(flags.start_from, Trust(algorithm, flags.trust_modules))
+        there = learned.config.algo
+        if algorithm is not None and not issubclass(algorithm, learned.algorithm):
+            raise UserError(_for_another(learned.path, there, algo, "run"))
+        return Basis(config_for(algorithm or learned.algorithm, learned.config), learned)
+    if flags.trust_modules:
+        raise UserError(
+            "--trust-modules is for --start-from; modules that you name yourself are imported without it"
+        )
+    if flags.config is None:
+        return Basis()
+    config = load_config(flags.config)
+    if algorithm is not None and config.algo != algo:
+        if not issubclass(algorithm, find_algorithm(config.algo)):
+            raise UserError(_for_another("the config", config.algo, algo, "config"))
+        # a config of its parent, read with the defaults of this class
+        config = config_from_dict(
+            read_settings(flags.config) | {"algo": algo}, flags.config, algorithm.config_class
+        )
+    return Basis(config, preset=preset_name(flags.config))
+
+
+def _typed_algorithm(algo: str) -> type[Algorithm]:
+    """Return the class of an algorithm that the user typed; raise an error that lists the algorithms."""
+    known = known_algorithms()
+    if algo not in known and ":" not in algo:
+        near = did_you_mean(algo, known)
+        raise UserError(
+            f"unknown algorithm '{algo}'{near}{'' if near else ';'} algorithms are {', '.join(known)}, or module:Class "
+            "for your own"
+        )
+    return find_algorithm(algo)
+
+
+def _for_another(what: object, there: str, algo: str | None, kind: str) -> str:
+    return f"{what} is for {there}, not for {algo}; leave out '{algo}' or use another {kind}"
 
 
 @contextlib.contextmanager

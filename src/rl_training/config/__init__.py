@@ -11,6 +11,7 @@ from rl_training.config.train_config import (
     config_from_dict,
     known_algorithms,
     load_config,
+    read_settings,
 )
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "config_from_dict",
     "known_algorithms",
     "load_config",
+    "read_settings",
 ]

@@ -173,7 +173,10 @@ def field_docs(config_class: type) -> dict[str, FieldDoc]:
 
 
 def _own_docs(owner: type) -> dict[str, FieldDoc]:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
+    except (OSError, TypeError, SyntaxError):  # a class of an interactive session has no source
+        return {}
     assert isinstance(tree, ast.ClassDef)
     found = {}
     for statement, following in zip(tree.body, tree.body[1:], strict=False):

@@ -66,9 +66,16 @@ def name_of(thing: Any) -> str | None:
         return None
     parts = home.split(".")
     for module in (".".join(parts[: end + 1]) for end in range(len(parts))):
-        found: Any = sys.modules.get(module)
-        for part in attribute.split("."):
-            found = getattr(found, part, None)
-        if found is thing and is_name(f"{module}:{attribute}"):
-            return f"{module}:{attribute}"
+        name = f"{module}:{attribute}"
+        if imported_object(name) is thing and is_name(name):
+            return name
     return None
+
+
+def imported_object(name: str) -> Any:
+    """Return the object that `module:name` means if its module is imported already; None otherwise."""
+    module, _, attribute = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    return found

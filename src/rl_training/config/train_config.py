@@ -3,6 +3,7 @@
 Run-level settings are flat, the algorithm's own are one level down. All problems are reported at once.
 """
 
+import contextlib
 import hashlib
 import json
 import typing
@@ -15,11 +16,12 @@ import yaml
 
 from rl_training.config.env_wrappers import Wrappers
 from rl_training.config.fields import CheckedConfig
+from rl_training.config.object_paths import imported_object
 from rl_training.config.plain_data import PLAIN, is_plain, plain
 from rl_training.config.preprocessing import USUAL_FRAMES, Frames, preprocessing_problems
 from rl_training.config.presets import find_config, settings_of
 from rl_training.config.strict_yaml import read_yaml
-from rl_training.core.errors import ConfigError, did_you_mean
+from rl_training.core.errors import ConfigError, UserError, did_you_mean
 from rl_training.core.info_keywords import InfoKeywords
 
 UpdatePath = Literal["auto", "explicit", "autograd"]
@@ -72,7 +74,7 @@ class TrainConfig(CheckedConfig):
     """All settings of a run. Only `algo` and `env_id` are required."""
 
     algo: str
-    """Name of the algorithm, e.g. ppo."""
+    """Name of the algorithm, e.g. ppo, or module:Class for your own."""
     env_id: str
     """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first."""
     seed: int = 0
@@ -177,11 +179,11 @@ class TrainConfig(CheckedConfig):
             raise ConfigError(problems)
 
     def _fill_algorithm(self) -> list[str]:
-        config_class = algorithm_config_class(self.algo)
-        if config_class is None:
-            known = known_algorithms()
-            return [f"algo is '{self.algo}'; use one of {', '.join(known)}{did_you_mean(self.algo, known)}"]
         given: AlgorithmConfig | None = self.algorithm
+        try:
+            config_class = _settings_class(self.algo, given)
+        except UserError as error:
+            return [str(error)]
         if given is None:
             object.__setattr__(self, "algorithm", config_class())
         if type(self.algorithm) is not config_class:
@@ -206,6 +208,9 @@ class TrainConfig(CheckedConfig):
             problem = "image_channels is given, but preprocessing 'atari' makes its own frames; leave it out"
             found.append(problem)
         found += self._env_problems() + preprocessing_problems(self)
+        for name, value in asdict(self.algorithm).items() if ":" in self.algo else ():
+            if not is_plain(plain(value)):
+                found.append(f"{name} is {value!r}, which cannot be saved; use {PLAIN}")
         return found + self.algorithm.problems(self.num_envs)
 
     def _env_problems(self) -> list[str]:
@@ -273,7 +278,7 @@ class TrainConfig(CheckedConfig):
         So a new setting does not invalidate old results. Changing a default does: old results then belong to another
         experiment, and the change must be documented.
         """
-        usual = TrainConfig(algo=self.algo, env_id=self.env_id).to_dict()
+        usual = TrainConfig(algo=self.algo, env_id=self.env_id, algorithm=type(self.algorithm)()).to_dict()
         given = self.to_dict() | ({"use_action_masks": "auto"} if self.use_action_masks == "on" else {})
         inner, usual_inner = given.pop("algorithm"), usual.pop("algorithm")
         changed = {key for key in given if key not in NOT_IN_FINGERPRINT and given[key] != usual[key]}
@@ -282,12 +287,21 @@ class TrainConfig(CheckedConfig):
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def config_from_dict(data: Mapping[str, Any], source: str = "configuration") -> TrainConfig:
-    """Return the config that plain data describes; raise one error for all unknown keys and wrong values."""
+def config_from_dict(
+    data: Mapping[str, Any],
+    source: str = "configuration",
+    config_class: type[AlgorithmConfig] | None = None,
+) -> TrainConfig:
+    """Return the config that plain data describes; raise one error for all unknown keys and wrong values.
+
+    Without `config_class`, the module of an `algo: module:Class` is imported: pass it for data that is not trusted.
+    """
     problems: list[str] = []
     run_level = {item.name for item in fields(TrainConfig)}
     values = dict(data)
-    config_class = algorithm_config_class(values["algo"]) if isinstance(values.get("algo"), str) else None
+    if config_class is None and isinstance(values.get("algo"), str):
+        with contextlib.suppress(UserError):  # `TrainConfig` reports it
+            config_class = _settings_class(values["algo"])
     inner_names = {item.name for item in fields(config_class)} if config_class else set()
     for key in [key for key in values if key not in run_level]:
         del values[key]
@@ -327,15 +341,33 @@ def _with_settings(
 
 
 def load_config(path: str | PathLike[str]) -> TrainConfig:
-    """Read a YAML config, or a preset by name; `algo` and `env_id` are required."""
-    return config_from_dict(settings_of(read_yaml(find_config(path), path), str(path)), str(path))
+    """Read a YAML config, or a preset by name; `algo` and `env_id` are required.
+
+    The module of an `algo: module:Class` is imported: read only files whose author you trust.
+    """
+    return config_from_dict(read_settings(path), str(path))
+
+
+def read_settings(path: str | PathLike[str]) -> dict[str, Any]:
+    """Return the settings in a YAML config, or in a preset, as plain data; values are not checked."""
+    return settings_of(read_yaml(find_config(path), path), str(path))
 
 
 def algorithm_config_class(algo: str) -> type[AlgorithmConfig] | None:
-    """Return the settings class of an algorithm, or None. Imported late, as the table imports PyTorch."""
+    """Return the settings class of a built-in algorithm, or None. Imported late, as the table imports PyTorch."""
     from rl_training.algorithms import ALGORITHMS
 
     return ALGORITHMS[algo].config_class if algo in ALGORITHMS else None
+
+
+def _settings_class(algo: str, given: AlgorithmConfig | None = None) -> type[AlgorithmConfig]:
+    """Return the settings class of an algorithm; a module is imported only if no settings are given."""
+    from rl_training.algorithms.lookup import find_algorithm
+
+    if ":" in algo and isinstance(given, AlgorithmConfig):
+        found = getattr(imported_object(algo), "config_class", None)
+        return found if isinstance(found, type) else type(given)
+    return find_algorithm(algo).config_class
 
 
 def known_algorithms() -> list[str]:

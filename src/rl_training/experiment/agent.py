@@ -31,7 +31,7 @@ from rl_training.experiment.building import (
     NO_OBJECTS,
     UserObjects,
     build_actor,
-    custom_algorithm_name,
+    own_algorithm,
     with_masks,
 )
 from rl_training.experiment.checkpoints.format import SPACES, write_checkpoint
@@ -258,7 +258,7 @@ def agent_facts(
     described = (space_to_data(space) for space in (spec.observation_space, spec.action_space))
     return {
         "spaces": dict(zip(SPACES, described, strict=True)),
-        "algorithm": custom_algorithm_name(config, given),
+        "algorithm": own_algorithm(config),
         "env_factory": env_factory,
     }
 

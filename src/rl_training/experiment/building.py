@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from inspect import getattr_static
 from typing import Any
 
 import torch
 from torch import nn
 
-from rl_training.algorithms import ALGORITHMS, refuse_actions
+from rl_training.algorithms import refuse_actions
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext, Parts
+from rl_training.algorithms.lookup import config_for, find_algorithm
 from rl_training.algorithms.losses import Loss, LossFunction, replaced_losses, resolved_losses
 from rl_training.config import TrainConfig
 from rl_training.config.object_paths import import_object
@@ -46,11 +46,11 @@ class UserObjects:
 
     def losses_for(self, config: TrainConfig) -> dict[str, Loss]:
         """Return the losses that train a run of this config, as they are at this moment."""
-        return resolved_losses(self.algorithm or ALGORITHMS[config.algo], config.algorithm, self.losses)
+        return resolved_losses(self.algorithm_for(config), config.algorithm, self.losses)
 
     def loss_names(self, config: TrainConfig) -> dict[str, str]:
         """Return `module:name` of each replaced loss, which is saved in checkpoints."""
-        algorithm = self.algorithm or ALGORITHMS[config.algo]
+        algorithm = self.algorithm_for(config)
         return replaced_losses(algorithm, config.algorithm, self.losses_for(config))
 
     @property
@@ -62,6 +62,14 @@ class UserObjects:
     def name_encoder(self, config: TrainConfig) -> TrainConfig:
         """Return the config with the name of the given encoder, which is saved in checkpoints."""
         return config if self.encoder is None else config.with_overrides(encoder=encoder_name(self.encoder))
+
+    def named(self, config: TrainConfig) -> TrainConfig:
+        """Return the config with the names of the given algorithm and encoder, which are saved in checkpoints."""
+        return self.name_encoder(config if self.algorithm is None else config_for(self.algorithm, config))
+
+    def algorithm_for(self, config: TrainConfig) -> type[Algorithm]:
+        """Return the class of the algorithm; one that was not given is imported, as the config is trusted."""
+        return self.algorithm or find_algorithm(config.algo)
 
     def encoder_for(self, config: TrainConfig) -> EncoderClass | None:
         """Return the custom encoder of a run, if any; one that was not given is imported."""
@@ -82,14 +90,14 @@ NO_OBJECTS = UserObjects()
 
 def build_parts(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS) -> Parts:
     """Return all parts of a run."""
-    chosen = given.algorithm or ALGORITHMS[config.algo]
+    chosen = given.algorithm_for(config)
     refuse_actions(chosen, spec.action_space)
     return chosen.build(config.algorithm, _build_context(config, spec, given))
 
 
 def build_actor(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS) -> Actor[Any]:
     """Return only the parts that are needed to act."""
-    chosen = given.algorithm or ALGORITHMS[config.algo]
+    chosen = given.algorithm_for(config)
     refuse_actions(chosen, spec.action_space)
     try:
         return chosen.build_actor(config.algorithm, _build_context(config, spec, given))
@@ -103,7 +111,7 @@ def with_masks(
     config: TrainConfig, given: UserObjects = NO_OBJECTS, notice: Callable[[str], None] = lambda text: None
 ) -> TrainConfig:
     """Return the config with `use_action_masks: auto` resolved by inspecting the environment."""
-    takes = (given.algorithm or ALGORITHMS[config.algo]).takes_action_masks
+    takes = given.algorithm_for(config).takes_action_masks
     as_it_is = config.with_overrides(use_action_masks="auto")  # "on" would check every mask
     build = partial(make_vector_env, as_it_is, 1, factory=given.factory)
     return settle_masks(config, build, takes_masks=takes, notice=notice)
@@ -135,15 +143,9 @@ def flattened_images(config: TrainConfig, spec: EnvSpec) -> list[str]:
         return []
 
 
-def custom_algorithm_name(config: TrainConfig, given: UserObjects) -> str | None:
-    """Return the name of an algorithm class that overrides a builder; None for any other."""
-    algorithm, built_in = given.algorithm, ALGORITHMS[config.algo]
-    if algorithm is None:
-        return None
-    names = ("build", "build_actor", "build_source", "build_learner")
-    if all(getattr_static(algorithm, name) is getattr_static(built_in, name) for name in names):
-        return None
-    return f"{algorithm.__module__}:{algorithm.__qualname__}"
+def own_algorithm(config: TrainConfig) -> str | None:
+    """Return `module:Class` of an algorithm of the user's own; None for a built-in one."""
+    return config.algo if ":" in config.algo else None
 
 
 def choose_device(name: str) -> torch.device:

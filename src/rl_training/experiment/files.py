@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -13,6 +14,20 @@ from typing import Any, BinaryIO
 from rl_training.core.errors import UserError
 
 MAX_JSON_BYTES = 64 << 20
+
+
+def safe_name(text: str) -> str:
+    """Return a text as part of a file name: other characters than ASCII letters, digits and ._- become a hyphen.
+
+    >>> safe_name("ALE/Pong-v5"), safe_name("my_module:MyPPO")
+    ('ALE-Pong-v5', 'my_module-MyPPO')
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
+
+
+def algorithm_folder(algo: str) -> str:
+    """Return an algorithm as the first part of a folder's name, with at most 60 characters of `module:Class`."""
+    return safe_name(algo)[-60:].lstrip("-.") or "algorithm"
 
 
 def write_text(path: Path, text: str) -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.lookup import algorithm_name, config_for
 from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
@@ -20,14 +20,13 @@ from rl_training.experiment.building import (
     UserObjects,
     build_actor,
     build_parts,
-    custom_algorithm_name,
     with_masks,
 )
 from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint, fitting_weights, restoring
 from rl_training.experiment.checkpoints.snapshot import checked_state
 from rl_training.experiment.checkpoints.stored_network import refuse_larger_network
-from rl_training.experiment.checkpoints.trust import Permission
+from rl_training.experiment.checkpoints.trust import Permission, Trust
 from rl_training.models.encoders import EncoderClass
 from rl_training.policies.base import NetworkPolicy
 
@@ -60,17 +59,18 @@ def load_agent(
 ) -> Agent:
     """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
 
-    `algorithm` is its class if that overrides a builder, `encoder` the class of its encoder. `env` replaces the
+    `algorithm` is its class, or a parent or child of it; `encoder` is the class of its encoder. `env` replaces the
     environment: an id, or a function that builds one; with `probe`, one is built at once to compare the spaces.
     `overrides` are settings of the run or the algorithm. A module that the checkpoint names is imported only if this
     user wrote the checkpoint, or with `trust_modules`.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, Trust(algorithm, trust_modules))
+    algorithm = loading_class(checkpoint, algorithm)
     given = UserObjects(algorithm, None if isinstance(env, str) else env, encoder, losses or {})
-    check_algorithm(checkpoint, given)
+    config = config_for(algorithm, checkpoint.config)
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
     env = changes.get("env_id") if env is None else env
-    checkpoint = replace(checkpoint, config=given.name_encoder(checkpoint.config.with_overrides(**changes)))
+    checkpoint = replace(checkpoint, config=given.name_encoder(config.with_overrides(**changes)))
     source, config = checkpoint.path, checkpoint.config
     named = (changes.keys() - {"encoder"}) | given.settings
     permission = Permission(source, checkpoint.signed or trust_modules, frozenset(named))
@@ -106,16 +106,23 @@ def _with_weights(policy: NetworkPolicy, checkpoint: Checkpoint) -> NetworkPolic
     return policy
 
 
-def check_algorithm(checkpoint: Checkpoint, given: UserObjects) -> None:
-    """Raise if another algorithm class than the one that trained the agent would load it."""
-    face, built_by = ALGORITHMS[checkpoint.config.algo], checkpoint.facts["algorithm"]
-    if given.algorithm is not None and not issubclass(given.algorithm, face):
+def loading_class(checkpoint: Checkpoint, given: type[Algorithm] | None) -> type[Algorithm]:
+    """Return the class of a loaded agent: its own or, if that is its child, the `given` one; raise for any other."""
+    own = checkpoint.algorithm
+    if given is None or issubclass(own, given):
+        return own
+    if issubclass(given, own):
+        return given
+    raise UserError(
+        f"{checkpoint.path} holds a {algorithm_name(own)} agent; load it with {own.__name__}.load"
+    )
+
+
+def check_algorithm(checkpoint: Checkpoint, algorithm: type[Algorithm]) -> None:
+    """Raise if a run of `algorithm` cannot start from a checkpoint, which is of another one and not of its parent."""
+    if not issubclass(algorithm, checkpoint.algorithm):
+        there, here = algorithm_name(checkpoint.algorithm), algorithm_name(algorithm)
         raise UserError(
-            f"{checkpoint.path} holds a {checkpoint.config.algo} agent; load it with {face.__name__}.load"
-        )
-    if built_by is not None and built_by != custom_algorithm_name(checkpoint.config, given):
-        name = built_by.rpartition(":")[2]
-        raise UserError(
-            f"{checkpoint.path} was trained by the custom class {built_by}; load it in Python with {name}.load(path), "
-            f"or resume it with resume(path, algorithm={name})"
+            f"{checkpoint.path} is a {there} agent, but this is a run of {here}; start from a run of {here}, or train "
+            f"{there}"
         )

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.lookup import algorithm_name, find_algorithm, is_called
 from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.envs.factory import EnvFactory
-from rl_training.experiment.building import UserObjects, custom_algorithm_name
+from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.folders import find_checkpoint, restore_backups
 from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, write_checkpoint
 from rl_training.experiment.checkpoints.locking import RunLock
 from rl_training.experiment.checkpoints.replay import verify_replay
 from rl_training.experiment.checkpoints.snapshot import older_than
-from rl_training.experiment.checkpoints.trust import Permission, refuse_missing_factory
+from rl_training.experiment.checkpoints.trust import Permission, Trust, refuse_missing_factory
 from rl_training.experiment.checkpoints.warm_start import WarmStart
 from rl_training.experiment.console import Console
 from rl_training.experiment.files import refuse_special_files
-from rl_training.experiment.loading import check_algorithm
 from rl_training.experiment.logs.metadata import Metadata, differences, read_metadata, surroundings
 from rl_training.experiment.run import Run, TrainResult
 from rl_training.experiment.run_folder import Origin, find_run_dir, newest_checkpoint_or_none, read_origin
@@ -51,20 +51,19 @@ def resume(
     A run that was killed before its first checkpoint starts again. `total_timesteps` extends a run and stretches its
     schedules. A run of another user may import its environment's module only with `env_id` or `trust_modules`.
     """
-    run_dir, console = find_run_dir(Path(path)), console or Console()
-    given = UserObjects(algorithm, factory, encoder, losses or {})
+    run_dir, console, trust = find_run_dir(Path(path)), console or Console(), Trust(algorithm, trust_modules)
     refuse_special_files(run_dir)
     with RunLock(run_dir):
         restore_backups(run_dir / "checkpoints")
         # a checkpoint asked for by name is used or refused
         home = run_dir if Path(path).resolve() == run_dir.resolve() else None
-        checkpoint = newest_checkpoint_or_none(run_dir) if home else read_checkpoint(find_checkpoint(path))
-        source, previous = checkpoint or read_origin(run_dir), read_metadata(run_dir)
+        checkpoint = _read(path, home, trust)
+        source, previous = checkpoint or read_origin(run_dir, trust), read_metadata(run_dir)
+        given = UserObjects(_own_class(run_dir, source.config, algorithm), factory, encoder, losses or {})
         _check_trust(checkpoint.path if checkpoint else run_dir, source, env_id, given, trusted=trust_modules)
         extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
-        config = given.name_encoder(source.config.with_overrides(max_time=max_time, **extension))
+        config = given.named(source.config.with_overrides(max_time=max_time, **extension))
         if checkpoint is not None:
-            check_algorithm(checkpoint, given)
             checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
             checkpoint = _extended(checkpoint, config) if extension else checkpoint
             for difference in differences(checkpoint.facts["surroundings"], surroundings(config)):
@@ -81,6 +80,24 @@ def resume(
             metadata = Metadata(run_dir, config, arguments, record)
             metadata.resumed(previous, start.progress.clock if start else 0)
             return run.execute(run_dir, metadata, engine, start)
+
+
+def _read(path: str | PathLike[str], home: Path | None, trust: Trust) -> Checkpoint | None:
+    if home is not None:
+        return newest_checkpoint_or_none(home, trust)
+    return read_checkpoint(find_checkpoint(path), trust)
+
+
+def _own_class(run_dir: Path, config: TrainConfig, given: type[Algorithm] | None) -> type[Algorithm]:
+    """Return the class of a run's algorithm; raise if another one is given."""
+    if given is None:
+        return find_algorithm(config.algo)
+    if not is_called(given, config.algo):
+        raise UserError(
+            f"{run_dir} is a run of {config.algo}, not of {algorithm_name(given)}; leave the algorithm out, or "
+            f"fine-tune from its weights in a new run: {given.__name__}.start_from(path)"
+        )
+    return given
 
 
 def _check_trust(
@@ -156,11 +173,8 @@ def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:
 
 def _starting_checkpoint(origin: Origin, run_dir: Path, given: UserObjects) -> Checkpoint | None:
     """Return the checkpoint that a run was started from, if any; the run has none of its own yet."""
-    if origin.algorithm is not None and origin.algorithm != custom_algorithm_name(origin.config, given):
-        name = origin.algorithm.rpartition(":")[2]
-        raise UserError(f"{run_dir} was started by {origin.algorithm}; use resume(path, algorithm={name})")
     if origin.start_from is None:
         return None
     if not origin.signed:
         raise UserError(f"{run_dir} has no checkpoint and is not signed by you; start it again")
-    return read_checkpoint(run_dir / origin.start_from)
+    return read_checkpoint(run_dir / origin.start_from, Trust(given.algorithm))

@@ -26,6 +26,7 @@ from rl_training.experiment.checkpoints.folders import has_checkpoints, read_new
 from rl_training.experiment.checkpoints.format import Checkpoint, restoring
 from rl_training.experiment.checkpoints.replay import load_replay
 from rl_training.experiment.checkpoints.snapshot import Snapshots, brings_replay, checked_state, older_than
+from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.checkpoints.warm_start import WarmStart
 from rl_training.experiment.console import Console
 from rl_training.experiment.evaluation import evaluate_policy
@@ -151,7 +152,7 @@ class Run:
             del self.parts, self.sampler, self.trainer, self.snapshots
             gc.collect()  # the fault's traceback and its frames hold each other
             if has_checkpoints(run_dir):  # otherwise it starts again from the beginning
-                checkpoint = read_newest(run_dir)
+                checkpoint = read_newest(run_dir, Trust(self.given.algorithm_for(self.config)))
             resumed = self._belongs_to_run(checkpoint)
             checkpoint = self.build_parts(spec, checkpoint, resumed=resumed, fall_back_in=run_dir)
             engine.restart()

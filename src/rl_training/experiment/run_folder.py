@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Callable
@@ -12,13 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rl_training.config import TrainConfig, load_config
+from rl_training.config import TrainConfig, config_from_dict, read_settings
 from rl_training.core.errors import UserError
-from rl_training.experiment.building import NO_OBJECTS, UserObjects, custom_algorithm_name
+from rl_training.experiment.building import NO_OBJECTS, UserObjects, own_algorithm
 from rl_training.experiment.checkpoints.folders import has_checkpoints, read_newest, readable_path
 from rl_training.experiment.checkpoints.format import Checkpoint
-from rl_training.experiment.checkpoints.trust import imports_nothing, is_signed, sign_text
-from rl_training.experiment.files import read_json, write_json, write_text
+from rl_training.experiment.checkpoints.trust import Trust, imports_nothing, is_signed, sign_text
+from rl_training.experiment.files import algorithm_folder, read_json, safe_name, write_json, write_text
 
 MAX_SHOWN = 200
 """Characters of a path that an error message shows."""
@@ -39,9 +38,8 @@ def make_run_dir(
     The folder appears together with its `config.yaml` and the files that `fill` writes, so that a run killed at once
     can be started again. `started_from` describes the pretrained weights that are copied into the folder.
     """
-    env_name = re.sub(r"[^A-Za-z0-9._-]+", "-", cfg.env_id)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    name = f"{cfg.algo}__{env_name}__seed{cfg.seed}__{stamp}"
+    name = f"{algorithm_folder(cfg.algo)}__{safe_name(cfg.env_id)}__seed{cfg.seed}__{stamp}"
     prepared = Path(cfg.output_dir) / f".{secrets.token_hex(8)}.tmp"
     try:
         prepared.mkdir(parents=True)
@@ -49,7 +47,7 @@ def make_run_dir(
         Origin(
             cfg,
             None if start_from is None else str(start_from),
-            custom_algorithm_name(cfg, given),
+            own_algorithm(cfg),
             started_from,
             given.factory is not None,
         ).write(prepared)
@@ -100,11 +98,11 @@ def run_folder_of(path: str | os.PathLike[str] | None) -> Path | None:
         return None
 
 
-def newest_checkpoint_or_none(run_dir: Path) -> Checkpoint | None:
+def newest_checkpoint_or_none(run_dir: Path, trust: Trust) -> Checkpoint | None:
     """Return the newest intact checkpoint, or None if the run was killed before its first one."""
     has_rows = any((run_dir / name).is_file() and (run_dir / name).stat().st_size for name in RECORDS)
     if has_checkpoints(run_dir) or has_rows or not (run_dir / "config.yaml").is_file():
-        return read_newest(run_dir)
+        return read_newest(run_dir, trust)
     return None
 
 
@@ -119,7 +117,7 @@ class Origin:
     config: TrainConfig
     start_from: str | None = None
     algorithm: str | None = None
-    """Only for a custom class that overrides a builder."""
+    """`module:Class` of an algorithm of the user's own."""
     started_from: dict[str, Any] | None = None
     """The source of pretrained weights; `start_from` then is their copy in the run folder."""
     env_factory: bool = False
@@ -137,19 +135,24 @@ class Origin:
         write_json(folder / NAME, record)
 
 
-def read_origin(run_dir: Path) -> Origin:
+def read_origin(run_dir: Path, trust: Trust) -> Origin:
     """Return how a run started; only the config if there is no `.origin.json`."""
-    config = load_config(run_dir / "config.yaml")
-    if not (run_dir / NAME).is_file():
-        return Origin(config)
-    record = read_json(run_dir / NAME)
-    if not isinstance(record, dict):
-        raise UserError(f"{run_dir / NAME} is damaged; delete it to start from config.yaml alone")
-    text = (run_dir / "config.yaml").read_text(encoding="utf-8")
-    signed = is_signed(_signed_text(text, record), record.get("signature"))
+    file = run_dir / "config.yaml"
+    settings, record, signed = read_settings(file), dict[str, Any](), False
+    if (run_dir / NAME).is_file():
+        record = read_json(run_dir / NAME)
+        if not isinstance(record, dict):
+            raise UserError(f"{run_dir / NAME} is damaged; delete it to start from config.yaml alone")
+        text = file.read_text(encoding="utf-8")
+        signed = is_signed(_signed_text(text, record), record.get("signature"))
     start_from, algorithm = (
         None if record.get(name) is None else str(record[name]) for name in ("start_from", "algorithm")
     )
+    settings["algo"] = algorithm or settings.get("algo")
+    known = None
+    if isinstance(settings["algo"], str):  # otherwise the config is reported as wrong
+        known = trust.algorithm_of(run_dir, settings["algo"], signed=signed).config_class
+    config = config_from_dict(settings, str(file), known)
     started_from = record["started_from"] if isinstance(record.get("started_from"), dict) else None
     return Origin(config, start_from, algorithm, started_from, record.get("env_factory") is True, signed)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.lookup import find_algorithm
 from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
@@ -20,6 +21,7 @@ from rl_training.experiment.building import UserObjects, choose_device, flattene
 from rl_training.experiment.checkpoints.folders import keep_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.locking import RunLock
+from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.checkpoints.warm_start import FOLDER, WarmStart
 from rl_training.experiment.console import Console
 from rl_training.experiment.loading import check_algorithm, load_agent
@@ -54,18 +56,19 @@ def train(
     algorithm's class, the function that builds an environment, and the encoder's class of the config; `losses` replace
     the algorithm's losses by name.
     """
+    config = UserObjects(algorithm, factory, encoder).named(config)
+    algorithm = algorithm or find_algorithm(config.algo)
     given, console = UserObjects(algorithm, factory, encoder, losses or {}), console or Console()
     with contextlib.ExitStack() as stack:
         checkpoint, reading = None, stack.enter_context(contextlib.ExitStack())
         if start_from is not None:
-            checkpoint = reading.enter_context(keep_checkpoint(start_from))
-            check_algorithm(checkpoint, given)
+            checkpoint = reading.enter_context(keep_checkpoint(start_from, Trust(algorithm)))
+        for source in filter(None, (checkpoint, learned)):
+            check_algorithm(source, algorithm)
         warm_start = WarmStart.from_checkpoint(learned) if learned is not None else None
-        if warm_start is not None:
-            warm_start.check(config, given)
         choose_device(config.device)
         check_tracker(config)
-        config = _resolve_masks(given.name_encoder(config), given, checkpoint or learned, console.notice)
+        config = _resolve_masks(config, given, checkpoint or learned, console.notice)
         config = settle_rebuilding(config, factory, console.notice)
         engine = stack.enter_context(open_engine(config, factory))
         _show_notices(config, engine, console)

@@ -8,7 +8,6 @@ finds the existing run. The folder contains
 """
 
 import os
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from typing import Any, Literal, TypeGuard
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.experiment.files import read_json, write_json
+from rl_training.experiment.files import algorithm_folder, read_json, safe_name, write_json
 from rl_training.experiment.logs.metadata import read_metadata, versions
 from rl_training.experiment.logs.rows import ELAPSED, is_metrics_row, last_row
 from rl_training.experiment.records.read import DONE, read_run
@@ -43,8 +42,8 @@ class Job:
     @cached_property
     def key(self) -> str:
         """The name of its files: the same for the same config and seed, whatever its display name."""
-        env = re.sub(r"[^A-Za-z0-9._-]+", "-", self.config.env_id)[-MAX_NAME:]
-        return f"{self.config.algo}__{env}__{self.fingerprint}__seed{self.config.seed}"
+        algo, env = algorithm_folder(self.config.algo), safe_name(self.config.env_id)[-MAX_NAME:]
+        return f"{algo}__{env}__{self.fingerprint}__seed{self.config.seed}"
 
     def __str__(self) -> str:
         return f"{self.name} seed {self.config.seed}"

@@ -111,10 +111,10 @@ def test_a_slow_reader_succeeds_at_its_first_attempt(tmp_path: Path, monkeypatch
     checkpoints, steps, real = tmp_path / "checkpoints", [1], checkpoint_folders.read_checkpoint
     new_steps(checkpoints, 1)
 
-    def slow(path: Path) -> Any:
+    def slow(path: Path, *trust: Any) -> Any:
         steps.append(steps[-1] + 1)
         new_steps(checkpoints, steps[-1])
-        return real(path)
+        return real(path, *trust)
 
     monkeypatch.setattr(checkpoint_folders, "read_checkpoint", slow)
     assert open_checkpoint(tmp_path).progress.timesteps == 1
@@ -297,7 +297,7 @@ def test_a_folder_that_changes_all_the_time_is_given_up_after_some_tries(
     write(tmp_path / "checkpoints", 3)
     tries = []
 
-    def vanishes(path: Path) -> Any:
+    def vanishes(path: Path, *trust: Any) -> Any:
         tries.append(path)
         os.utime(path)
         raise FileNotFoundError(2, "No such file or directory", "model.safetensors")

@@ -16,6 +16,7 @@ from pathlib import Path
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, step_of
 from rl_training.experiment.checkpoints.locking import reading_folder, unless_being_read
+from rl_training.experiment.checkpoints.trust import NO_TRUST, AlgorithmUnavailable, Trust
 from rl_training.experiment.files import backup_path, delete_folder, refuse_special_files, write_text
 
 POINTERS = ("last", "best")
@@ -23,14 +24,14 @@ TRIES, PAUSE = 20, 0.01
 """Attempts, and seconds between them, to read a checkpoint that is replaced or pruned meanwhile."""
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+def open_checkpoint(path: str | os.PathLike[str], trust: Trust = NO_TRUST) -> Checkpoint:
     """Read the newest intact checkpoint of a run, which may be training, a checkpoint folder, or `last`/`best`."""
-    with keep_checkpoint(path) as checkpoint:
+    with keep_checkpoint(path, trust) as checkpoint:
         return checkpoint
 
 
 @contextlib.contextmanager
-def keep_checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
+def keep_checkpoint(path: str | os.PathLike[str], trust: Trust = NO_TRUST) -> Iterator[Checkpoint]:
     """Yield what `open_checkpoint` returns; its files, also its replay data, are not pruned until the context exits."""
     given = readable_path(path)
     with contextlib.ExitStack() as locks:
@@ -38,16 +39,16 @@ def keep_checkpoint(path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
         def attempt(remarks: list[str]) -> Checkpoint:
             locks.close()  # those of the last attempt
             if not (given / "checkpoints").is_dir():
-                return _read_locked(find_checkpoint(path), locks)
+                return _read_locked(find_checkpoint(path), locks, trust)
             refuse_special_files(given / "checkpoints")
-            return _read_newest(given, None, remarks, locks)
+            return _read_newest(given, None, remarks, locks, trust)
 
         yield _retry_while_changing(given, attempt)
 
 
-def _read_locked(folder: Path, locks: contextlib.ExitStack) -> Checkpoint:
+def _read_locked(folder: Path, locks: contextlib.ExitStack, trust: Trust) -> Checkpoint:
     locks.enter_context(reading_folder(folder))
-    return read_checkpoint(folder)
+    return read_checkpoint(folder, trust)
 
 
 def readable_path(path: str | os.PathLike[str]) -> Path:
@@ -135,17 +136,19 @@ def prune(checkpoints: Path, keep: int) -> None:
                 delete_folder(folder)
 
 
-def read_newest(run_dir: Path, *, before: str | None = None) -> Checkpoint:
+def read_newest(run_dir: Path, trust: Trust = NO_TRUST, *, before: str | None = None) -> Checkpoint:
     """Return the newest intact checkpoint of a run; damaged ones are skipped with a warning.
 
     With `before`, the name of a checkpoint that cannot be used, only older ones are considered.
     """
     with contextlib.ExitStack() as locks:
-        return _retry_while_changing(run_dir, lambda remarks: _read_newest(run_dir, before, remarks, locks))
+        return _retry_while_changing(
+            run_dir, lambda remarks: _read_newest(run_dir, before, remarks, locks, trust)
+        )
 
 
 def _read_newest(
-    run_dir: Path, before: str | None, remarks: list[str], locks: contextlib.ExitStack
+    run_dir: Path, before: str | None, remarks: list[str], locks: contextlib.ExitStack, trust: Trust
 ) -> Checkpoint:
     checkpoints = run_dir / "checkpoints"
     folders = _steps(checkpoints)
@@ -161,7 +164,9 @@ def _read_newest(
         remarks.append(f"{checkpoints / 'last'} {problem}; using {folders[0].name}")
     for folder, older in zip(folders, [*folders[1:], None], strict=True):
         try:
-            return _read_locked(folder, locks)
+            return _read_locked(folder, locks, trust)
+        except AlgorithmUnavailable:  # an older checkpoint has the same algorithm
+            raise
         except UserError as error:
             if older is None:
                 raise

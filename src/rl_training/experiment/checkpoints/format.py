@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.as_data import space_from_data
@@ -21,7 +22,7 @@ from rl_training.core.state import join_state, split_state
 from rl_training.core.types import EnvSpec, Progress, State
 from rl_training.experiment.checkpoints.stored_network import refuse_larger_network
 from rl_training.experiment.checkpoints.tensor_files import read_tensors, write_tensors
-from rl_training.experiment.checkpoints.trust import imports_nothing, is_signed, sign_text
+from rl_training.experiment.checkpoints.trust import NO_TRUST, Trust, imports_nothing, is_signed, sign_text
 from rl_training.experiment.files import read_json, refuse_special_files, replace_folder, write_json
 from rl_training.version import __version__
 
@@ -44,6 +45,8 @@ class Checkpoint:
     """Everything else in the manifest: spaces, evaluation, log positions, the best checkpoint, versions."""
     spec: EnvSpec
     """The spaces that the agent acts in."""
+    algorithm: type[Algorithm]
+    """The class of its algorithm."""
     signed: bool = False
     """Written by this user and unchanged since."""
     sha256: str = ""
@@ -115,12 +118,20 @@ def manifest_hash(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Read and verify the checkpoint folder at `path`; an error names the damaged file."""
+def read_checkpoint(path: Path, trust: Trust = NO_TRUST) -> Checkpoint:
+    """Read and verify the checkpoint folder at `path`; an error names the damaged file.
+
+    Raises an error if its algorithm is a class that is neither given nor trusted.
+    """
     refuse_special_files(path)
     manifest = _read_manifest(path)
     with _fitting(f"checkpoint {path}: manifest.json"):
-        config = config_from_dict(manifest["config"], str(path / "manifest.json"))
+        signed = is_signed(manifest["sha256"], manifest.get("signature"))
+        facts = _checked_facts(manifest["facts"])
+        settings = dict(manifest["config"])
+        settings["algo"] = algo = facts["algorithm"] or str(settings["algo"])
+        algorithm = trust.algorithm_of(f"checkpoint {path}", algo, signed=signed)
+        config = config_from_dict(settings, str(path / "manifest.json"), algorithm.config_class)
         counts = manifest["progress"]
         budget = {"total_updates": int(counts["total_updates"])} if "total_updates" in counts else {}
         progress = Progress(
@@ -140,12 +151,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         }
         if "model" not in state:
             raise ValueError("it contains no model")
-        facts = _checked_facts(manifest["facts"])
         spec = _saved_spec(path, facts["spaces"], config)
-        signed = is_signed(manifest["sha256"], manifest.get("signature"))
         if facts["algorithm"] is None:  # the size of a custom algorithm's network is unknown
             refuse_larger_network(path, config, state, spec)
-        return Checkpoint(path, config, progress, state, facts, spec, signed, manifest["sha256"])
+        digest = manifest["sha256"]
+        return Checkpoint(path, config, progress, state, facts, spec, algorithm, signed, digest)
 
 
 def _saved_spec(path: Path, saved: Mapping[str, Any], config: TrainConfig) -> EnvSpec:

@@ -16,6 +16,7 @@ from rl_training.experiment.agent import check_spaces
 from rl_training.experiment.checkpoints.folders import delete_newer, prune, read_newest, write_pointer
 from rl_training.experiment.checkpoints.format import Checkpoint, fitting_weights, write_checkpoint
 from rl_training.experiment.checkpoints.replay import ReplayFiles
+from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.faults import disk_fault
 from rl_training.experiment.logs.metadata import surroundings
 
@@ -143,7 +144,7 @@ def checked_state(learner: StatefulLearner, consequence: str) -> dict[str, State
 def older_than(checkpoint: Checkpoint, run_dir: Path, damage: UserError) -> Checkpoint:
     """Return the newest older checkpoint of a run and warn about the damage; raise `damage` if there is none."""
     try:
-        older = read_newest(run_dir, before=checkpoint.path.name)
+        older = read_newest(run_dir, Trust(checkpoint.algorithm), before=checkpoint.path.name)
     except UserError:
         raise damage from None
     warnings.warn(f"{damage}; falling back to {older.path.name}", stacklevel=3)

@@ -17,6 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from pkgutil import iter_modules
 
+from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.lookup import find_algorithm, is_called
 from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import wrapper_calls
 from rl_training.config.schedules import function_name
@@ -66,7 +68,8 @@ def own_modules() -> frozenset[str]:
 def imports_nothing(config: TrainConfig) -> bool:
     """Return whether all modules that a config names are imported already."""
     called = schedule_functions(config) + foreign_wrappers(config)
-    names = [config.env_id, config.algorithm.encoder, *(name for _, name in called)]
+    own = [config.algo] if ":" in config.algo else []
+    names = [config.env_id, config.algorithm.encoder, *own, *(name for _, name in called)]
     return all(module_is_imported(name) for name in names)
 
 
@@ -82,6 +85,42 @@ def foreign_wrappers(config: TrainConfig) -> list[tuple[str, str]]:
     harmless = {f"gymnasium.wrappers:{name}" for name in HARMLESS_WRAPPERS}
     names = [name for name, _ in wrapper_calls(config.env_wrappers)]
     return [("env_wrappers", name) for name in names if name not in harmless]
+
+
+class AlgorithmUnavailable(UserError):
+    """The class of an algorithm may not be imported, or cannot be."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What may be used to read a checkpoint's settings, whose class belongs to its algorithm.
+
+    By default nothing is imported for a checkpoint that is not signed by this user.
+    """
+
+    algorithm: type[Algorithm] | None = None
+    """The class that the caller gave."""
+    modules: bool = False
+    """The caller trusts all modules that the checkpoint names."""
+
+    def algorithm_of(self, source: object, algo: str, *, signed: bool) -> type[Algorithm]:
+        """Return the class of an algorithm, imported only with permission."""
+        if self.algorithm is not None and is_called(self.algorithm, algo):
+            return self.algorithm
+        module, separator, name = algo.partition(":")
+        if separator and not (signed or self.modules):
+            raise AlgorithmUnavailable(
+                f"{source} is not signed by you and would import the module '{module}' for its algorithm '{algo}'; if "
+                f"you trust that module, give --trust-modules (in Python: {name.rpartition('.')[2]}.load(path), or "
+                "trust_modules=True)"
+            )
+        try:
+            return find_algorithm(algo)
+        except UserError as error:
+            raise AlgorithmUnavailable(f"{source}: {error}") from error
+
+
+NO_TRUST = Trust()
 
 
 @dataclass(frozen=True)

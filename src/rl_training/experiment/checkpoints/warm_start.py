@@ -16,10 +16,8 @@ from rl_training.core.types import EnvSpec, Progress
 from rl_training.envs.stepper import saved_statistics
 from rl_training.envs.wrapper_statistics import Statistics
 from rl_training.experiment.agent import check_spaces
-from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.format import Checkpoint, restoring, write_checkpoint
 from rl_training.experiment.checkpoints.trust import Permission, refuse_missing_factory
-from rl_training.experiment.loading import check_algorithm
 from rl_training.runtime.sampler import saved_envs
 
 FOLDER = "started_from"
@@ -54,16 +52,6 @@ class WarmStart:
             f"it starts with the weights of {self.record['path']}, trained for {self.record['timesteps']:,} steps; its "
             "optimizer, counters and random streams are new"
         )
-
-    def check(self, config: TrainConfig, given: UserObjects) -> None:
-        """Raise if the checkpoint is of another algorithm."""
-        there = self.checkpoint.config.algo
-        if there != config.algo:
-            raise UserError(
-                f"{self.checkpoint.path} is a {there} agent, but this is a run of {config.algo}; start from a run of "
-                f"{config.algo}, or train {there}"
-            )
-        check_algorithm(self.checkpoint, given)
 
     @property
     def statistics(self) -> list[Statistics]:

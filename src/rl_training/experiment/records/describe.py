@@ -32,7 +32,11 @@ def describe(run: RunRecord) -> dict[str, Any]:
 def changed_settings(run: RunRecord) -> dict[str, Any]:
     """Return the settings that differ from the defaults of this version."""
     defaults: dict[str, Any] = {}
-    if run.algo is not None and algorithm_config_class(run.algo) is not None:
+    if (
+        run.algo is not None and ":" in run.algo
+    ):  # the class is not imported, so only the run's settings are known
+        defaults = flattened(TrainConfig(algo="ppo", env_id="CartPole-v1").to_dict() | {"algorithm": {}})
+    elif run.algo is not None and algorithm_config_class(run.algo) is not None:
         defaults = flattened(TrainConfig(algo=run.algo, env_id="CartPole-v1").to_dict())
     return {
         name: value
