@@ -16,6 +16,7 @@ from rl_training.core.types import State
 
 EPISODES, EVALUATION_EPISODES, ACTIONS, MINIBATCHES, EVALUATION_ACTIONS = range(5)
 ACTION_SPACES, NATIVE_RESUMES, REPLAY, UPDATE_NOISE, HISTORY_CHECK = range(5, 10)
+EVALUATION_GLOBALS = 10
 
 EPISODE_BLOCK = 64
 
@@ -88,3 +89,18 @@ def callers_generators_kept() -> Iterator[None]:
         yield
     finally:
         set_global_generators(before)
+
+
+@contextlib.contextmanager
+def evaluation_generators(seed: int) -> Iterator[None]:
+    """Seed the global generators for an evaluation, and restore those of the caller at the end.
+
+    So evaluations repeat their random numbers and leave those of training alone, also if an environment uses the global
+    generators. Generators of other devices stay as they are, as torch cannot restore them cheaply.
+    """
+    own = derived_seed(seed, EVALUATION_GLOBALS)
+    with callers_generators_kept():
+        random.seed(own)
+        np.random.seed(own)
+        torch.default_generator.manual_seed(own)  # torch.manual_seed would also seed other devices
+        yield

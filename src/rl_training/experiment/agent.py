@@ -14,7 +14,7 @@ import numpy as np
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.protocols import Policy
-from rl_training.core.seeding import EVALUATION_ACTIONS, numpy_generator
+from rl_training.core.seeding import EVALUATION_ACTIONS, evaluation_generators, numpy_generator
 from rl_training.core.spaces.as_data import space_to_data
 from rl_training.core.spaces.layout import space_text
 from rl_training.core.spaces.masks import with_mask
@@ -154,13 +154,14 @@ class Agent:
         """
         if num_episodes < 1:
             raise UserError(f"num_episodes is {num_episodes}; use 1 or more")
-        config, factory = self.playground(env)
-        with closing(evaluation_stepper(config, num_episodes, factory)) as stepper:
-            check_spaces(self._name, config, stepper.spec, self.spec)
-            stepper.use_statistics(self.statistics)
-            return evaluate_policy(
-                config, stepper, self.policy, num_episodes, deterministic=deterministic
-            ).summary()
+        with evaluation_generators(self.config.seed):  # building an environment may draw, too
+            config, factory = self.playground(env)
+            with closing(evaluation_stepper(config, num_episodes, factory)) as stepper:
+                check_spaces(self._name, config, stepper.spec, self.spec)
+                stepper.use_statistics(self.statistics)
+                return evaluate_policy(
+                    config, stepper, self.policy, num_episodes, deterministic=deterministic
+                ).summary()
 
     def playground(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
         """Return the config and the function to build evaluation environments; these may have no action masks."""

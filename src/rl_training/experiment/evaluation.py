@@ -4,7 +4,7 @@ import warnings
 
 from rl_training.config import TrainConfig
 from rl_training.core.protocols import EnvStepper, Policy
-from rl_training.core.seeding import EVALUATION_ACTIONS, numpy_generator
+from rl_training.core.seeding import EVALUATION_ACTIONS, evaluation_generators, numpy_generator
 from rl_training.core.types import Evaluation
 from rl_training.runtime.evaluator import Evaluator
 
@@ -18,12 +18,13 @@ def evaluate_policy(
     deterministic: bool | None = None,
 ) -> Evaluation:
     """Play `num_episodes` as the config specifies; warn about episodes that reach `max_eval_episode_steps`."""
-    evaluation = Evaluator(stepper, policy).evaluate(
-        num_episodes,
-        deterministic=config.eval_deterministic if deterministic is None else deterministic,
-        rng=numpy_generator(config.seed, EVALUATION_ACTIONS),
-        max_episode_steps=config.max_eval_episode_steps,
-    )
+    with evaluation_generators(config.seed):
+        evaluation = Evaluator(stepper, policy).evaluate(
+            num_episodes,
+            deterministic=config.eval_deterministic if deterministic is None else deterministic,
+            rng=numpy_generator(config.seed, EVALUATION_ACTIONS),
+            max_episode_steps=config.max_eval_episode_steps,
+        )
     if evaluation.num_capped:
         warnings.warn(
             f"{evaluation.num_capped} of {num_episodes} evaluation episodes did not end within "

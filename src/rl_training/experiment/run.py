@@ -14,7 +14,6 @@ from rl_training.core.info_keywords import checked_keywords
 from rl_training.core.protocols import Engine, EnvStepper, Evaluate, Learner
 from rl_training.core.seeding import (
     callers_generators_kept,
-    global_generators,
     seed_global_generators,
     set_global_generators,
 )
@@ -193,14 +192,9 @@ class Run:
         def evaluate() -> Evaluation:
             if sampler is not None:
                 envs.use_statistics(sampler.statistics())
-            before = global_generators()
-            try:
-                return interrupts.interruptible(
-                    lambda: evaluate_policy(config, envs, policy, config.num_eval_episodes)
-                )
-            except PauseTraining:
-                set_global_generators(before)  # the evaluation is repeated, and its environments may use them
-                raise
+            return interrupts.interruptible(
+                lambda: evaluate_policy(config, envs, policy, config.num_eval_episodes)
+            )
 
         return evaluate
 

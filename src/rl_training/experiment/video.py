@@ -15,7 +15,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
-from rl_training.core.seeding import EVALUATION_EPISODES
+from rl_training.core.seeding import EVALUATION_EPISODES, evaluation_generators
 from rl_training.core.types import Array
 from rl_training.envs.factory import make_env, registered_spec
 from rl_training.envs.masks import NAME as MASK
@@ -36,16 +36,17 @@ def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path
         refuse_link_inside(checkpoints.parent if checkpoints.name == "checkpoints" else agent.path, folder)
     # frames are arrays: pygame needs no display
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    config, factory = agent.playground()
-    with _drawing(config.env_id):
-        env = make_env(config, 0, factory=factory, stream=EVALUATION_EPISODES, render_mode="rgb_array")()
-    for statistics in agent.statistics[:1]:
-        env.new_statistics = statistics
-        env.freeze_statistics()
-    try:
-        return [_record(imageio_ffmpeg, env, agent, folder, episode) for episode in range(num_episodes)]
-    finally:
-        env.close()
+    with evaluation_generators(agent.config.seed):  # a callback may record the agent that is being trained
+        config, factory = agent.playground()
+        with _drawing(config.env_id):
+            env = make_env(config, 0, factory=factory, stream=EVALUATION_EPISODES, render_mode="rgb_array")()
+        for statistics in agent.statistics[:1]:
+            env.new_statistics = statistics
+            env.freeze_statistics()
+        try:
+            return [_record(imageio_ffmpeg, env, agent, folder, episode) for episode in range(num_episodes)]
+        finally:
+            env.close()
 
 
 def can_record(config: TrainConfig) -> bool:
