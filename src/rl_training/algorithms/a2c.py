@@ -96,13 +96,14 @@ class A2CLearner(OnPolicyLearner):
         config: A2CConfig,
         actor: Actor[ActorCriticPolicy],
         *,
-        loss: Loss = A2C_LOSS,
+        loss: Loss | None = None,
         update_path: UpdatePath = "auto",
     ) -> None:
         self.config = config
         optimizer = FlatRMSprop(
             actor.policy.parameters(), max_grad_norm=config.max_grad_norm, eps=config.rms_prop_eps
         )
+        loss = loss or A2C_LOSS.current()
         super().__init__(config, actor, optimizer, loss=loss, update_path=update_path)
 
     def update(self, batch: RolloutBatch, progress: Progress) -> UpdateResult:

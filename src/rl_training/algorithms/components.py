@@ -40,6 +40,8 @@ class BuildContext:
     """Whether images have their channels first; otherwise the settings apply."""
     losses: Mapping[str, Loss] = field(default_factory=dict)
     """The losses that train, by name; see `Algorithm.losses`."""
+    losses_read: set[str] = field(default_factory=set)
+    """The losses that the builders asked for."""
     update_path: UpdatePath = "auto"
     weights: torch.Generator = field(default_factory=torch.Generator)
 
@@ -48,6 +50,7 @@ class BuildContext:
 
     def loss(self, name: str, built_in: Loss) -> Loss:
         """Return the loss of this name: the user's, if there is one, or else the built-in one."""
+        self.losses_read.add(name)
         loss = self.losses.get(name) or built_in.current()
         return Loss(loss.function) if self.update_path == "autograd" else loss
 

@@ -185,12 +185,13 @@ class PPOLearner(OnPolicyLearner):
         actor: Actor[ActorCriticPolicy],
         *,
         minibatch_rng: np.random.Generator,
-        loss: Loss = PPO_LOSS,
+        loss: Loss | None = None,
         update_path: UpdatePath = "auto",
     ) -> None:
         self.config, self.minibatch_rng = config, minibatch_rng
         self._clip_coef = ScheduledSetting("clip_coef", config.clip_coef, config.clip_coef_schedule)
         optimizer = FlatAdam(actor.policy.parameters(), max_grad_norm=config.max_grad_norm)
+        loss = loss or PPO_LOSS.current()
         super().__init__(config, actor, optimizer, loss=loss, update_path=update_path)
         self.owners = {**self.owners, "learner/minibatch_rng": minibatch_rng}
 

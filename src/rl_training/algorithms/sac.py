@@ -164,9 +164,10 @@ class SACLearner(ContinuousLearner):
         *,
         generator: torch.Generator,
         noise_rng: np.random.Generator,
-        losses: Mapping[str, Loss] = SAC_LOSSES,
+        losses: Mapping[str, Loss] | None = None,
         update_path: UpdatePath = "auto",
     ) -> None:
+        losses = losses or {name: loss.current() for name, loss in SAC_LOSSES.items()}
         super().__init__(
             config, actor, generator=generator, noise_rng=noise_rng, losses=losses, update_path=update_path
         )

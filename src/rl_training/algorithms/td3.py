@@ -109,9 +109,10 @@ class TD3Learner(ContinuousLearner):
         *,
         generator: torch.Generator,
         noise_rng: np.random.Generator,
-        losses: Mapping[str, Loss] = TD3_LOSSES,
+        losses: Mapping[str, Loss] | None = None,
         update_path: UpdatePath = "auto",
     ) -> None:
+        losses = losses or {name: loss.current() for name, loss in TD3_LOSSES.items()}
         super().__init__(
             config, actor, generator=generator, noise_rng=noise_rng, losses=losses, update_path=update_path
         )

@@ -285,6 +285,8 @@ def _origin(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if isinstance(machine, dict):
         yield "Processor", either(machine.get("processor"))
     yield "Update path", either(details["update_path"])
+    if isinstance(details["losses"], dict):
+        yield "Replaced losses", ", ".join(f"{name}: {loss}" for name, loss in details["losses"].items())
 
 
 def _checkpoints(details: dict[str, Any]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from os import PathLike
@@ -55,16 +55,19 @@ class Agent:
         path: Path | None = None,
         env_factory: bool = False,
         permission: Permission | None = None,
+        losses: Mapping[str, str] | None = None,
     ) -> None:
         """`state` and `progress` are functions, because the agent may be the one that is being trained.
 
         `env_factory` means that a function built the environment it was trained in, even if that function is not
-        `given` here. `permission` says which code of the config may run.
+        `given` here. `permission` says which code of the config may run. `losses` are the names of the replaced losses
+        that it was trained with, by default those that are `given`.
         """
         self.config, self.spec, self.policy, self.path = config, spec, policy, path
         self._state, self._progress, self.given = state, progress, given
         self._env_factory = env_factory or given.factory is not None
         self.permission = permission or Permission()
+        self.losses = given.loss_names(config) if losses is None else losses
         self._adapter = ActionAdapter(spec.action_space)
         self._rng = numpy_generator(config.seed, EVALUATION_ACTIONS)
 
@@ -203,6 +206,7 @@ class Agent:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             facts = agent_facts(self.config, self.spec, self.given, env_factory=self._env_factory)
+            facts["losses"] = dict(self.losses)
             write_checkpoint(
                 target,
                 config=self.config,
@@ -249,6 +253,7 @@ class Agent:
             "path": self.path,
             "env_factory": self._env_factory,
             "permission": self.permission,
+            "losses": self.losses,
         }
 
 
@@ -261,6 +266,7 @@ def agent_facts(
         "spaces": dict(zip(SPACES, described, strict=True)),
         "algorithm": own_algorithm(config),
         "env_factory": env_factory,
+        "losses": given.loss_names(config),
     }
 
 

@@ -43,6 +43,7 @@ def check_picklable(given: UserObjects) -> None:
         ("env", given.factory),
         ("encoder", given.encoder),
         ("the model's class", given.algorithm),
+        *given.losses.items(),
     )
     for role, part in parts:
         while isinstance(part, partial):

@@ -92,7 +92,16 @@ def build_parts(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJE
     """Return all parts of a run."""
     chosen = given.algorithm_for(config)
     refuse_actions(chosen, spec.action_space)
-    return chosen.build(config.algorithm, _build_context(config, spec, given))
+    context = _build_context(config, spec, given)
+    parts = chosen.build(config.algorithm, context)
+    for name, function in given.loss_names(config).items():
+        loss = name.removesuffix("_gradient")
+        if loss not in context.losses_read:
+            raise UserError(
+                f"{chosen.__qualname__}.build_learner does not use its {name} {function}; build the learner with "
+                f"context.loss('{loss}', ...), or leave the loss out"
+            )
+    return parts
 
 
 def build_actor(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS) -> Actor[Any]:

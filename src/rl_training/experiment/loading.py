@@ -92,6 +92,7 @@ def load_agent(
         path=source,
         env_factory=checkpoint.env_factory and not isinstance(env, str),
         permission=permission,
+        losses=checkpoint.losses,
     )
 
 

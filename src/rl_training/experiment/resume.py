@@ -18,6 +18,7 @@ from rl_training.experiment.checkpoints.folders import find_checkpoint, restore_
 from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, write_checkpoint
 from rl_training.experiment.checkpoints.locking import RunLock
 from rl_training.experiment.checkpoints.replay import verify_replay
+from rl_training.experiment.checkpoints.saved_losses import refuse_other_losses
 from rl_training.experiment.checkpoints.snapshot import older_than
 from rl_training.experiment.checkpoints.trust import Permission, Trust, refuse_missing_factory
 from rl_training.experiment.checkpoints.warm_start import WarmStart
@@ -63,6 +64,7 @@ def resume(
         _check_trust(checkpoint.path if checkpoint else run_dir, source, env_id, given, trusted=trust_modules)
         extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
         config = given.named(source.config.with_overrides(max_time=max_time, **extension))
+        refuse_other_losses(run_dir, source.losses, given.loss_names(config))
         if checkpoint is not None:
             checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
             checkpoint = _extended(checkpoint, config) if extension else checkpoint

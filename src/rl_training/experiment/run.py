@@ -238,11 +238,15 @@ class Run:
             self.save(start, evaluation=None, best=False)
         with self._writable():  # after the checkpoint that contains it
             write_text(self.run_dir / "config.yaml", self.config.to_yaml())
-            self.metadata.write(update_path=self.parts.learner.update_path)
+            self.metadata.write(update_path=self.parts.learner.update_path, **self._replaced_losses())
             forget_traceback(self.run_dir)
         self._start_callbacks(start)
         self.console.start(start, self.trainer.episodes.means)
         return start
+
+    def _replaced_losses(self) -> dict[str, Any]:
+        """Return the names of replaced losses for the metadata; empty if there are none."""
+        return {"losses": self.facts["losses"]} if self.facts["losses"] else {}
 
     def _belongs_to_run(self, checkpoint: Checkpoint | None) -> bool:
         return checkpoint is not None and checkpoint.path.parent == self.run_dir / "checkpoints"
@@ -281,6 +285,7 @@ class Run:
             ),
             progress=lambda: trainer.progress,
             given=self.given,
+            losses=self.facts["losses"],
         )
         trainer.begin(
             TrainingContext(agent, self.run_dir, self.config, start, trainer.log, trainer.set_learning_rate)

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ def make_run_dir(
             own_algorithm(cfg),
             started_from,
             given.factory is not None,
+            given.loss_names(cfg),
         ).write(prepared)
         return _published(prepared, Path(cfg.output_dir) / name)
     except FileExistsError:
@@ -107,7 +108,7 @@ def newest_checkpoint_or_none(run_dir: Path, trust: Trust) -> Checkpoint | None:
 
 
 NAME = ".origin.json"
-ORIGIN_KEYS = ("start_from", "algorithm", "started_from", "env_factory")
+ORIGIN_KEYS = ("start_from", "algorithm", "started_from", "env_factory", "losses")
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ class Origin:
     """The source of pretrained weights; `start_from` then is their copy in the run folder."""
     env_factory: bool = False
     """The environment was built by a function, which the run does not contain."""
+    losses: dict[str, str] = field(default_factory=dict)
+    """Names of the replaced losses."""
     signed: bool = False
     """Written by this user and unchanged since."""
 
@@ -154,7 +157,11 @@ def read_origin(run_dir: Path, trust: Trust) -> Origin:
         known = trust.algorithm_of(run_dir, settings["algo"], signed=signed).config_class
     config = config_from_dict(settings, str(file), known)
     started_from = record["started_from"] if isinstance(record.get("started_from"), dict) else None
-    return Origin(config, start_from, algorithm, started_from, record.get("env_factory") is True, signed)
+    losses = record["losses"] if isinstance(record.get("losses"), dict) else {}
+    names = {str(name): str(function) for name, function in losses.items()}
+    return Origin(
+        config, start_from, algorithm, started_from, record.get("env_factory") is True, names, signed
+    )
 
 
 def _signed_text(config: str, record: dict[str, Any]) -> str:

@@ -21,6 +21,7 @@ from rl_training.experiment.building import UserObjects, choose_device, flattene
 from rl_training.experiment.checkpoints.folders import keep_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.locking import RunLock
+from rl_training.experiment.checkpoints.saved_losses import compare_losses
 from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.checkpoints.warm_start import FOLDER, WarmStart
 from rl_training.experiment.console import Console
@@ -68,6 +69,7 @@ def train(
         warm_start = WarmStart.from_checkpoint(learned) if learned is not None else None
         choose_device(config.device)
         check_tracker(config)
+        compare_losses(config, given, checkpoint, learned, console.notice)
         config = _resolve_masks(config, given, checkpoint or learned, console.notice)
         config = settle_rebuilding(config, factory, console.notice)
         engine = stack.enter_context(open_engine(config, factory))

@@ -53,6 +53,12 @@ class Checkpoint:
     """The hash of its manifest."""
 
     @property
+    def losses(self) -> dict[str, str]:
+        """Names of the replaced losses that it was trained with."""
+        found: dict[str, str] = self.facts["losses"]
+        return found
+
+    @property
     def env_factory(self) -> bool:
         """The environment was built by a function, which the checkpoint does not contain."""
         return bool(self.facts["env_factory"])
@@ -195,6 +201,7 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         "env_factory": facts.get("env_factory") is True,
         "surroundings": dict(facts.get("surroundings", {})),
         "algorithm": None if facts.get("algorithm") is None else str(facts["algorithm"]),
+        "losses": {str(name): str(function) for name, function in facts.get("losses", {}).items()},
         "best_checkpoint": best,
         "log_positions": positions,
         "evaluation": _checked_evaluation(facts.get("evaluation")),

@@ -43,6 +43,7 @@ def _origin(run: RunRecord) -> dict[str, Any]:
         "git_commit": run.metadata_entry("git_commit"),
         "processor": machine.get("processor"),
         "update_path": run.metadata_entry("update_path"),
+        "losses": run.metadata_entry("losses"),
     }
 
 

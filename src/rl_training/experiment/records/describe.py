@@ -16,7 +16,16 @@ IDENTITY = ("algo", "env_id", "seed", "total_timesteps", "output_dir")
 
 def describe(run: RunRecord) -> dict[str, Any]:
     """Return the description of a run as plain data."""
-    entries = ("arguments", "versions", "machine", "update_path", "started_from", "stop_reason", "error")
+    entries = (
+        "arguments",
+        "versions",
+        "machine",
+        "update_path",
+        "losses",
+        "started_from",
+        "stop_reason",
+        "error",
+    )
     return row_of(run) | {
         "last_evaluation": scalars(run.evaluations[-1]) if run.evaluations else None,
         "resumes": _length(run.metadata.get("resumes")),

@@ -180,6 +180,7 @@ def _deep(folder: Path) -> None:
         "arguments",
         "started_from",
         "update_path",
+        "losses",
         "status",
         "error",
     )
