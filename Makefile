@@ -6,14 +6,16 @@ BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 WORLD := .venv-world
 EXTRAS := .venv-extras
+FOREIGN := .venv-foreign
 # tests that run at the same time: as many as there are cores
 WORKERS ?= 2
 FAST := tests/unit tests/property tests/architecture tests/docs
 IN_WORLD := $(WORLD)/bin/python -m pip install --quiet --disable-pip-version-check
+IN_FOREIGN := $(FOREIGN)/bin/python -m pip install --quiet --disable-pip-version-check
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH_PIP := $(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train check test test-extras durations lint learn bench bench-ours bench-threads replay-memory chaos hostile parity pixels-peer traces world zoo-smoke clean
+.PHONY: train check test test-extras durations lint learn bench bench-ours bench-threads replay-memory chaos chaos-foreign hostile parity pixels-peer traces world zoo-smoke clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -77,6 +79,10 @@ hostile: $(VENV)/.installed-dev
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python scripts/chaos.py
 
+# the same in environments of other packages; writes results/chaos_foreign.md
+chaos-foreign: $(FOREIGN)/.installed
+	$(FOREIGN)/bin/python scripts/chaos_foreign.py
+
 pixels-peer: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
 	$(BIN)/python scripts/pixels_peer.py
@@ -136,5 +142,13 @@ $(EXTRAS)/.installed: pyproject.toml constraints.txt
 		-e ".[dev,mujoco,box2d,video,wandb,atari,minigrid,bench]" minatar==1.0.15 popgym==1.0.7 pandas==2.3.3 rliable==1.2.0
 	@touch $@
 
+# without a resolver, as scripts/chaos_foreign_requirements.txt says
+$(FOREIGN)/.installed: pyproject.toml constraints.txt scripts/chaos_foreign_requirements.txt
+	@echo "Installing other people's environments into $(FOREIGN) (a few minutes the first time)"
+	$(PYTHON) -m venv $(FOREIGN)
+	$(IN_FOREIGN) --constraint constraints.txt -e ".[mujoco,images]"
+	$(IN_FOREIGN) --no-deps -r scripts/chaos_foreign_requirements.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) runs
+	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(FOREIGN) runs

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -349,10 +349,21 @@ class Finished:
 def main(args: Args) -> int:
     """Run the chaos, print and write what came of it."""
     chosen = [SCENARIOS[i] for i in args.scenarios] or list(SCENARIOS)
-    rng = random.Random(args.seed)
-    shares = [args.kills // len(chosen) + (i < args.kills % len(chosen)) for i in range(len(chosen))]
-    jobs = [(scenario, share, rng.random()) for scenario, share in zip(chosen, shares, strict=True)]
     finished = Finished(ROOT / "runs" / "chaos.json", fresh=args.fresh)
+    trials = torture_all(chosen, args.kills, args.seed, finished)
+    text = report(trials)
+    print(text)
+    if not args.scenarios:
+        write_text(ROOT / "results" / "chaos.md", text)
+    finished.path.unlink(missing_ok=True)
+    return 1 if any(trial.differences for trial in trials) else 0
+
+
+def torture_all(chosen: Sequence[Scenario], kills: int, seed: int, finished: Finished) -> list[Trial]:
+    """Spread the kills over scenarios, two at a time; those in `finished` are not repeated."""
+    rng = random.Random(seed)
+    shares = [kills // len(chosen) + (i < kills % len(chosen)) for i in range(len(chosen))]
+    jobs = [(scenario, share, rng.random()) for scenario, share in zip(chosen, shares, strict=True)]
 
     def work(job: tuple[Scenario, int, float]) -> Trial:
         known = finished.get(*job)
@@ -363,13 +374,7 @@ def main(args: Args) -> int:
         return trial
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max_workers=2) as pool:
-        trials = list(pool.map(work, jobs))
-    text = report(trials)
-    print(text)
-    if not args.scenarios:
-        write_text(ROOT / "results" / "chaos.md", text)
-    finished.path.unlink(missing_ok=True)
-    return 1 if any(trial.differences for trial in trials) else 0
+        return list(pool.map(work, jobs))
 
 
 MOST_FAILURES = 3
@@ -624,8 +629,21 @@ def json_rows(path: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in row.items() if k not in WALL_CLOCK} for row in rows]
 
 
+WHAT_IS_COMPARED = (
+    "runs are killed with SIGKILL and resumed until they finish; everything in their final checkpoint (model, critics, "
+    "targets, optimizer, random states, priorities, waiting n-step windows, noise), all replay data, the checkpoint "
+    "pointers and all metric files (wall-clock columns apart) are compared with an uninterrupted run. The columns in "
+    "the middle tell what the process was doing when it was killed."
+)
+
+
 def report(trials: list[Trial]) -> str:
     """Return the Markdown report."""
+    return "\n".join(["# Chaos", "", f"Made by `make chaos`: {WHAT_IS_COMPARED}", "", *table(trials)])
+
+
+def table(trials: list[Trial]) -> list[str]:
+    """Return the lines of a report that tell kills and differences."""
     differences = [difference for trial in trials for difference in trial.differences]
     everything = Trial(
         Scenario("all", ("all",)),
@@ -634,14 +652,6 @@ def report(trials: list[Trial]) -> str:
         differences,
     )
     lines = [
-        "# Chaos",
-        "",
-        "Made by `make chaos`: runs are killed with SIGKILL and resumed until they finish; everything in "
-        "their final checkpoint (model, critics, targets, optimizer, random states, priorities, waiting n-step "
-        "windows, noise), all replay data, the checkpoint pointers and all metric files (wall-clock columns apart) are "
-        "compared with an uninterrupted run. The columns in the middle tell what the process was doing when it was "
-        "killed.",
-        "",
         f"| runs | kills | {' | '.join(PLACES.values())} | differences |",
         f"|---|---|{'---|' * len(PLACES)}---|",
         *[_line(trial.scenario.title, trial) for trial in trials],
@@ -652,8 +662,7 @@ def report(trials: list[Trial]) -> str:
         + ".",
         "",
     ]
-    lines += [f"- {difference}" for difference in differences]
-    return "\n".join(lines)
+    return lines + [f"- {difference}" for difference in differences]
 
 
 def _line(title: str, trial: Trial) -> str:
