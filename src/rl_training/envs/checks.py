@@ -15,6 +15,7 @@ from rl_training.core.spaces.layout import float_dtype
 from rl_training.core.types import Array, ObsArray, StepArrays, leaves
 
 NUMBERS = (float, int, np.number, np.bool_)
+OLD_API = "; this is the interface of old gym: wrap it in shimmy's GymV21CompatibilityV0, or change its reset and step"
 LARGEST_FLOAT = int(np.finfo(np.float64).max)
 
 
@@ -36,7 +37,8 @@ class ResultCheck:
     def after_reset(self, result: Any) -> str | None:
         """Return what is wrong with the result of `reset`, or None."""
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-            return f"returned {kind_of(result)} from reset, but Gymnasium requires (observation, info)"
+            old = OLD_API if self.observation(result) is None else ""
+            return f"returned {kind_of(result)} from reset, but Gymnasium requires (observation, info){old}"
         return self.observation(result[0])
 
     def after_step(self, result: Any) -> str | None:
@@ -73,7 +75,7 @@ def wrong_length(result: Any) -> str | None:
         return None
     return (
         f"returned {kind_of(result)} from step, but Gymnasium requires (observation, reward, terminated, "
-        "truncated, info)"
+        f"truncated, info){OLD_API if isinstance(result, tuple) and len(result) == 4 else ''}"
     )
 
 

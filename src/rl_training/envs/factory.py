@@ -19,6 +19,7 @@ from rl_training.core.info_keywords import checked_keywords
 from rl_training.core.seeding import EPISODES
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.info_keys import NumbersInInfo
+from rl_training.envs.known_packages import package_hint
 from rl_training.envs.masks import with_masks_in_info
 from rl_training.envs.preprocessing.atari import AtariPreprocessing, offer_games, single_frames
 from rl_training.envs.preprocessing.atari_native import OF_THE_THREADS, NativeAtari
@@ -253,13 +254,16 @@ def _naming_errors(cfg: TrainConfig) -> Iterator[None]:
         raise
     except gymnasium.error.Error as error:
         said = str(error)
-        if isinstance(error, gymnasium.error.NameNotFound) and "mean" not in said and ":" not in cfg.env_id:
+        if (hint := package_hint(cfg.env_id)) is not None:
+            said = f"{said.rstrip('.')}; {hint}"
+        elif isinstance(error, gymnasium.error.NameNotFound) and "mean" not in said and ":" not in cfg.env_id:
             said = f"{said.rstrip('.')}; if a package registers it, add its module: module:{cfg.env_id}"
         raise UserError(f"env_id '{cfg.env_id}': {said}") from error
     except ModuleNotFoundError as error:
+        hint = package_hint(cfg.env_id)
         raise UserError(
             f"env_id '{cfg.env_id}': module '{error.name or cfg.env_id.partition(':')[0]}' is not installed "
-            "or not on the Python path"
+            f"or not on the Python path{'' if hint is None else f'; {hint}'}"
         ) from error
     except (Exception, SystemExit) as error:  # an environment's constructor may raise anything
         problem = f"{type(error).__name__}: {reason(error)}"

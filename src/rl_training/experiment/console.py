@@ -51,6 +51,11 @@ class Console(Callback):
         if progress.counts_updates:
             self.on_collect(progress)
 
+    @property
+    def shows_notices(self) -> bool:
+        """Whether it is worth finding out what to note."""
+        return type(self).notice is not Console.notice
+
     def notice(self, text: str) -> None:
         """Show a note before the run."""
 

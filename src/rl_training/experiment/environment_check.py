@@ -20,11 +20,12 @@ from rl_training.core.types import EnvSpec
 from rl_training.envs.determinism import check_determinism, random_action
 from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
 from rl_training.envs.observations import nested_leaves
+from rl_training.envs.preprocessing.atari import raw_game_hint
 from rl_training.experiment.building import UserObjects, with_masks
+from rl_training.experiment.environment_remarks import Observed
 
 EPISODES, MAX_STEPS = 5, 1_000
 """Random episodes to play, and the longest one in steps."""
-LARGE_RETURN = 1_000.0
 
 
 @dataclass
@@ -116,7 +117,7 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
     env = make_vector_env(config, 1, factory=factory, backend="sync")
     assert isinstance(env, SyncVectorEnv)
     try:
-        _play(report, env, masked=config.use_action_masks == "on")
+        _play(report, env, config)
     finally:
         if not alone:
             env.close()
@@ -144,10 +145,13 @@ def _takes(face: Any, actions: Any) -> bool:
     return True
 
 
-def _play(report: EnvReport, env: SyncVectorEnv, *, masked: bool) -> None:
+def _play(report: EnvReport, env: SyncVectorEnv, config: TrainConfig) -> None:
     """Play episodes with random actions; report lengths, rewards, bounds and time."""
     returns, lengths, rewards = list[float](), list[int](), list[float]()
-    outside, seconds, ended = False, 0.0, 0
+    masked, outside, ended = config.use_action_masks == "on", False, 0
+    if (hint := raw_game_hint(config, env)) is not None:
+        report.remarks.append(hint)
+    seen = Observed(env.single_observation_space, config.algorithm.image_channels, atari=hint is not None)
     env.action_space.seed(0)
     env.single_action_space.seed(0)
     obs, info = env.reset()
@@ -156,7 +160,7 @@ def _play(report: EnvReport, env: SyncVectorEnv, *, masked: bool) -> None:
         action = random_action(env, obs, info, masked=masked)
         before = time.perf_counter()
         obs, reward, terminated, truncated, info = env.step(action)
-        seconds += time.perf_counter() - before
+        seconds = time.perf_counter() - before
         numbers = [np.asarray(leaf, np.float64) for _, leaf in nested_leaves(obs)] + [np.asarray(reward)]
         if not all(np.isfinite(part).all() for part in numbers):
             raise RunFault(
@@ -164,6 +168,7 @@ def _play(report: EnvReport, env: SyncVectorEnv, *, masked: bool) -> None:
             )
         outside = outside or not env.observation_space.contains(obs)
         rewards.append(float(reward[0]))
+        seen.add(obs, rewards[-1], seconds)
         total, length = total + rewards[-1], length + 1
         over = bool(terminated[0] or truncated[0])
         if over or length == MAX_STEPS:
@@ -176,7 +181,7 @@ def _play(report: EnvReport, env: SyncVectorEnv, *, masked: bool) -> None:
     report.facts |= {
         "random episodes": f"{min(lengths)} to {max(lengths)} steps, return {np.mean(returns):.4g}",
         "rewards": f"{min(rewards):.4g} to {max(rewards):.4g}",
-        "step": f"{seconds / sum(lengths) * 1e6:,.0f} µs",
+        "step": f"{sum(seen.seconds) / len(seen.seconds) * 1e6:,.0f} µs",
     }
     spec = env.envs[0].spec
     limit = spec.max_episode_steps if spec is not None else None
@@ -190,5 +195,4 @@ def _play(report: EnvReport, env: SyncVectorEnv, *, masked: bool) -> None:
         report.remarks.append(
             "an observation was outside the bounds of its space; only images rely on the bounds"
         )
-    if max(abs(value) for value in returns) > LARGE_RETURN:
-        report.remarks.append("returns are large; consider --normalize-reward")
+    report.remarks += seen.remarks(config)

@@ -25,6 +25,7 @@ from rl_training.experiment.checkpoints.saved_losses import compare_losses
 from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.checkpoints.warm_start import FOLDER, WarmStart
 from rl_training.experiment.console import Console
+from rl_training.experiment.environment_remarks import environment_remarks
 from rl_training.experiment.loading import check_algorithm, load_agent
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import check_tracker
@@ -71,9 +72,13 @@ def train(
         check_tracker(config)
         compare_losses(config, given, checkpoint, learned, console.notice)
         config = _resolve_masks(config, given, checkpoint or learned, console.notice)
+        is_new = config.rebuild_envs == "auto"  # not a copy of a run, which has printed its remarks
         config = settle_rebuilding(config, factory, console.notice)
         engine = stack.enter_context(open_engine(config, factory))
         _show_notices(config, engine, console)
+        if is_new and console.shows_notices:
+            for remark in environment_remarks(config, factory):
+                console.notice(f"environment '{config.env_id}': {remark}")
         run = Run(config, given, callbacks, console)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)
         reading.close()  # the replay data is in memory now
