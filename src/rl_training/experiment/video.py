@@ -23,6 +23,7 @@ from rl_training.experiment.agent import Agent
 from rl_training.experiment.files import refuse_link_inside, scratch_file
 
 NEED_PYGAME = tuple(f"gymnasium.envs.{family}" for family in ("classic_control", "box2d", "toy_text"))
+NEED_MUJOCO = ("mujoco", "gymnasium_robotics", "dm_control")
 
 
 def record_video(agent: Agent, folder: Path, num_episodes: int = 1) -> list[Path]:
@@ -61,7 +62,8 @@ def can_record(config: TrainConfig) -> bool:
     family, modes = getattr(maker, "__module__", ""), getattr(maker, "metadata", {}).get("render_modes", ())
     if family.startswith(NEED_PYGAME) and not _installed("pygame"):
         return False
-    if "mujoco" in sys.modules and not (os.environ.get("DISPLAY") or os.environ.get("MUJOCO_GL")):
+    has_screen = os.environ.get("DISPLAY") or os.environ.get("MUJOCO_GL")
+    if any(name in family for name in NEED_MUJOCO) and not has_screen:
         return False
     return "rgb_array" in modes
 
