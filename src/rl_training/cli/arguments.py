@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import yaml
 
 from rl_training.config.env_wrappers import Wrappers, wrapper_texts
-from rl_training.config.fields import coerce, field_docs
+from rl_training.config.fields import coerce, field_docs, misplaced_schedule
 from rl_training.config.schedules import Schedule, schedule_text
 from rl_training.config.strict_yaml import FORGED, StrictLoader
 from rl_training.core.errors import UserError, did_you_mean
@@ -199,7 +199,8 @@ def _converted(argument: Argument, given: list[str], called: str) -> Any:
     except ValueError as error:
         text = " ".join(given)
         shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
-        raise UserError(f"{called} is {shown!r}; {error}") from None
+        hint = misplaced_schedule(argument.owner, argument.name, text)
+        raise UserError(f"{called} is {shown!r}; {error}{hint}") from None
 
 
 def _value(argument: Argument, given: list[str]) -> Any:

@@ -38,7 +38,9 @@ class CheckedConfig:
             try:
                 object.__setattr__(self, item.name, coerce(value, hints[item.name]))
             except ValueError as error:
-                problems.append(f"{item.name} is {value!r}; {error}")
+                problems.append(
+                    f"{item.name} is {value!r}; {error}{misplaced_schedule(type(self), item.name, value)}"
+                )
                 usual = item.default if item.default_factory is MISSING else item.default_factory()
                 if usual is not MISSING:  # so that the other checks can run and report their problems
                     object.__setattr__(self, item.name, usual)
@@ -105,6 +107,19 @@ def coerce(value: Any, annotation: Any) -> Any:
             return dict(value)
         raise ValueError("use a map")
     return _coerce_scalar(value, annotation)
+
+
+def misplaced_schedule(config_class: type, name: str, value: Any) -> str:
+    """Return where a schedule belongs if it was given instead of the number that it multiplies, else an empty text."""
+    schedule = f"{name}_schedule"
+    if schedule not in {item.name for item in fields(config_class)}:
+        return ""
+    try:
+        checked_schedule(value)
+    except ValueError:
+        if not callable(value):
+            return ""
+    return f", and give the schedule as {schedule}: it multiplies {name}"
 
 
 def whole_number(value: Any) -> int | None:

@@ -100,3 +100,10 @@ def test_show_takes_one_run(cli):
         "runs show takes one run, and 2 are given; rl-training runs diff a b compares them"
     )
     assert "runs show needs a run: rl-training runs show runs/RUN" in refused(cli, "runs", "show")
+
+
+def test_a_schedule_as_learning_rate_is_named(cli):
+    outcome = cli("train", "ppo", "--env-id", "CartPole-v1", "--learning-rate", "my_module:decay")
+    assert outcome.code == 2
+    assert "--learning-rate is 'my_module:decay'" in outcome.err
+    assert "learning_rate_schedule" in outcome.err

@@ -432,6 +432,20 @@ class TestOverrides:
             TrainConfig(**BASE).seed = 4
 
 
+class TestMisplacedSchedules:
+    def test_a_schedule_in_its_place_is_named(self):
+        for value in (lambda fraction: 1e-3, "my_module:decay", "linear", [[0, 1], [1, 0.1]]):
+            with pytest.raises(ConfigError, match="learning_rate is") as error:
+                TrainConfig(**BASE).with_overrides(learning_rate=value)
+            assert "learning_rate_schedule" in str(error.value)
+        with pytest.raises(ConfigError) as error:
+            TrainConfig(**BASE).with_overrides(learning_rate="fast")
+        assert "learning_rate_schedule" not in str(error.value)
+        with pytest.raises(ConfigError) as error:
+            TrainConfig(**BASE).with_overrides(gamma="linear")  # it has no schedule
+        assert "schedule" not in str(error.value)
+
+
 NOT_IN_FINGERPRINT = {
     "seed": 99, "output_dir": "elsewhere", "device": "cpu", "num_threads": 2, "update_path": "autograd",
     "env_timeout": 7.0, "rebuild_envs": "off", "max_restarts": 7, "checkpoint_every_timesteps": 7,
