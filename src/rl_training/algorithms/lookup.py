@@ -8,7 +8,7 @@ from typing import Any
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import AlgorithmConfig, TrainConfig
-from rl_training.config.object_paths import import_object, is_name, name_of
+from rl_training.config.object_paths import import_object, imported_object, is_name, name_of
 from rl_training.config.plain_data import PLAIN, is_plain, plain
 from rl_training.core.errors import ConfigError, UserError, did_you_mean, reason
 
@@ -25,10 +25,12 @@ def find_algorithm(algo: str) -> type[Algorithm]:
             f"algo is '{algo}'; use one of {', '.join(known)}, or module:Class for an algorithm of your own"
             f"{did_you_mean(algo, known)}"
         )
-    if "<locals>" in algo:
+    if "<locals>" in algo or (algo.startswith("__main__:") and imported_object(algo) is None):
+        kind = "is a local class" if "<locals>" in algo else "was defined in a script"
+        name = algo.rpartition(":")[2].rpartition(".")[2]
         raise UserError(
-            f"algo '{algo}' is a local class, which cannot be imported by name; move it to the top level of a module, "
-            f"or use {algo.rpartition('.')[2]}.load(path) and resume(path, algorithm=...) in Python"
+            f"algo '{algo}' {kind}, and cannot be imported by name; move it to the top level of a module, or use "
+            f"{name}.load(path) and resume(path, algorithm={name}) in Python"
         )
     if not is_name(algo):
         raise UserError(f"algo is '{algo}'; write an algorithm of your own as module:Class")

@@ -26,7 +26,7 @@ def import_module(module: str) -> None:
 
     The folder is appended to the path, and only for such a module, so that a local `yaml.py` shadows nothing.
     """
-    if not module or module in sys.modules:
+    if not module or sys.modules.get(module) is not None:  # None blocks an import
         return
     here, package = str(Path.cwd()), module.partition(".")[0]
     if package not in sys.modules and here not in sys.path and importlib.util.find_spec(package) is None:

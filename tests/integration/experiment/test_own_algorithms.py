@@ -3,17 +3,20 @@
 import copy
 import pickle
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import tiny_algorithms
 import torch
 from tiny_algorithms import Renamed, ScaledConfig, ScaledPPO
 
 import rl_training
 from rl_training import DQN, PPO
 from rl_training.algorithms.base import Algorithm
-from rl_training.config import TrainConfig, load_config
+from rl_training.config import TrainConfig, config_from_dict, load_config
 from rl_training.core.errors import UserError
+from rl_training.experiment.files import algorithm_folder
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import evaluate_checkpoint
 
@@ -182,3 +185,108 @@ class TestOnTheCommandLine:
         assert "Factor of the initial weights" in outcome.out
         assert "--unexplained" in outcome.out
         assert "ScaledPPO-settings" in outcome.out
+
+
+WRONG = {
+    "missing_algorithms:Mine": r"algo 'missing_algorithms:Mine' cannot be imported: ModuleNotFoundError.*install the",
+    "tiny_algorithms:Scaled": r"algo 'tiny_algorithms:Scaled' does not exist; did you mean 'ScaledPPO'",
+    "tiny_algorithms:NotAnAlgorithm": r"NotAnAlgorithm' is not an algorithm; use a subclass of .*Algorithm",
+    "tiny_algorithms:ScaledConfig": r"ScaledConfig' is not an algorithm",
+    "tiny_algorithms:NoBuilders": r"NoBuilders is abstract: it does not define build_actor, build_source, build_lea",
+    "tiny_algorithms:AbstractPPO": r"AbstractPPO is abstract: it does not define bonus; use a subclass",
+    "tiny_algorithms:ForgottenPPO": r"config_class Forgotten is not a dataclass itself; decorate it with @dataclass",
+    "tiny_algorithms:ChangeablePPO": r"config_class Changeable is not a class of settings; use a frozen dataclass",
+    "tiny_algorithms:WithoutDefaultPPO": r"cannot be built without arguments: .*'bonus'; give every setting a valid",
+    "tiny_algorithms:ClashingPPO": r"a setting 'num_envs', which is a setting of the run; give it another name",
+    "tiny_algorithms:UnsaveablePPO": r"a default of 'bonus' that cannot be saved; use numbers",
+    "tiny_algorithms:": r"algo is 'tiny_algorithms:'; write an algorithm of your own as module:Class",
+    ":ScaledPPO": r"algo is ':ScaledPPO'; write an algorithm of your own as module:Class",
+    "../evil:ScaledPPO": r"write an algorithm of your own as module:Class",
+    "rl_training.algorithms.base:Algorithm": r"Algorithm is abstract",
+}
+
+
+class TestMistakes:
+    @pytest.mark.parametrize("algo", WRONG)
+    def test_a_class_that_cannot_be_used_is_one_sentence(self, cli, tmp_path, monkeypatch, algo):
+        monkeypatch.chdir(tmp_path)
+        outcome = cli("train", algo, "--env-id", "CartPole-v1")
+        assert outcome.code == 2
+        assert re.search(WRONG[algo], outcome.sentence)
+        (tmp_path / "wrong.yaml").write_text(f"algo: '{algo}'\nenv_id: CartPole-v1\n", encoding="utf-8")
+        outcome = cli("train", "--config", "wrong.yaml")
+        assert outcome.code == 2
+        assert re.search(WRONG[algo], outcome.sentence)
+        assert not (tmp_path / "runs").exists()
+
+    @pytest.mark.parametrize("name", ["NoBuilders", "ForgottenPPO", "ChangeablePPO", "WithoutDefaultPPO"])
+    def test_python_says_the_same(self, name):
+        with pytest.raises(UserError, match=WRONG[f"tiny_algorithms:{name}"]):
+            getattr(tiny_algorithms, name)("CartPole-v1")
+
+    def test_an_unknown_name_is_answered_with_the_list(self, cli, tmp_path):
+        listed = r"a2c, dqn, ppo, recurrent_ppo, sac, td3, or module:Class for"
+        assert re.search(listed, cli("train", "trpo", "--env-id", "CartPole-v1").sentence)
+        with pytest.raises(UserError, match=listed):
+            TrainConfig(algo="trpo", env_id="CartPole-v1")
+
+    def test_two_algorithms(self, cli):
+        outcome = cli("train", ALGO, "--algo", "ppo", "--env-id", "CartPole-v1")
+        assert outcome.code == 2
+        assert "both name an algorithm" in outcome.sentence
+
+    def test_a_config_of_another_algorithm(self, cli):
+        outcome = cli("train", ALGO, "--config", "dqn/cartpole")
+        assert outcome.code == 2
+        assert f"is for dqn, not for {ALGO}" in outcome.sentence
+
+    def test_a_run_whose_module_is_gone(self, small, cli, monkeypatch):
+        run_dir = ScaledPPO("CartPole-v1", **small).learn().run_dir
+        monkeypatch.setitem(sys.modules, "tiny_algorithms", None)
+        outcome = cli("eval", run_dir)
+        assert outcome.code == 2
+        assert re.search(
+            r"tiny_algorithms:ScaledPPO' cannot be imported.*install the module", outcome.sentence
+        )
+        with pytest.raises(UserError, match="install the module"):
+            resume(run_dir, total_timesteps=96)
+        assert type(ScaledPPO.load(run_dir)) is ScaledPPO
+
+
+class TestIdentity:
+    def test_the_fingerprint_depends_on_the_path_and_on_its_settings(self, tiny):
+        config = tiny()
+        own, other = ScaledPPO(config).config, Renamed(config).config
+        changed = own.with_overrides(scale=2.0)
+        assert len({config.fingerprint(), own.fingerprint(), other.fingerprint(), changed.fingerprint()}) == 4
+        assert own.fingerprint() == config_from_dict(own.to_dict()).fingerprint()
+
+    @pytest.mark.parametrize(
+        ("algo", "folder"),
+        [
+            ("tiny_algorithms:ScaledPPO", "tiny_algorithms-ScaledPPO"),
+            ("a.b.c:D.E", "a.b.c-D.E"),
+            ("modül:Größe", "mod-l-Gr-e"),
+            ("m" * 300 + ":Mine", "m" * 55 + "-Mine"),
+            (".." + "x" * 52 + ":.Hidden", None),
+            ("日本:語", "algorithm"),
+        ],
+    )
+    def test_folders_have_safe_names(self, algo, folder):
+        name = algorithm_folder(algo)
+        assert folder is None or name == folder
+        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,59}", name)
+
+    def test_a_class_of_a_script_is_found_in_its_module(self, small, monkeypatch):
+        """What a script saved as `__main__:Class` belongs to the class of the same name that is given."""
+        main = sys.modules["__main__"]
+        monkeypatch.setattr(main, "ScaledPPO", ScaledPPO, raising=False)
+        monkeypatch.setattr(ScaledPPO, "__module__", "__main__")
+        run_dir = ScaledPPO("CartPole-v1", scale=0.5, **small).learn().run_dir
+        assert load_config(run_dir / "config.yaml").algo == "__main__:ScaledPPO"
+        monkeypatch.undo()
+        loaded = ScaledPPO.load(run_dir)
+        assert (loaded.config.algo, loaded.config.algorithm.scale) == (ALGO, 0.5)
+        with pytest.raises(UserError, match=r"'__main__:ScaledPPO' was defined in a script.*ScaledPPO\.load"):
+            PPO.load(run_dir)
+        assert resume(run_dir, algorithm=ScaledPPO, total_timesteps=96).metrics["global_step"] == 96
