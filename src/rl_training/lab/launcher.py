@@ -51,14 +51,44 @@ def launch(
     """Train the jobs that are not done, `processes` at a time; return the status of all jobs.
 
     SIGINT and SIGTERM pause the runs, a second SIGINT stops them at once; the same call continues them. A job that
-    failed earlier is reported but not repeated, unless `retry_failed`.
+    failed earlier is reported but not repeated, unless `retry_failed`. Raises an error if there are no jobs, or if none
+    of them could start its run.
     """
     if processes < 1:
         raise UserError(f"jobs is {processes}; use 1 or more")
+    if not jobs:
+        raise UserError(
+            "there is nothing to launch: the list of jobs is empty; give a config and a seed or more"
+        )
+    for job in jobs:
+        _refuse_unnamed_class(job)
     home = JobFolder(folder)
     home.make()
     with RunLock(folder):
-        return Launch(jobs, home, processes, board or Board()).run(retry_failed)
+        launched = Launch(jobs, home, processes, board or Board()).run(retry_failed)
+    _refuse_no_runs(launched)
+    return launched
+
+
+def _refuse_unnamed_class(job: Job) -> None:
+    """Raise if the class of a job's algorithm cannot be imported by name, as its process would have to."""
+    algo = job.config.algo
+    if "<locals>" in algo or algo.startswith("__main__:"):
+        raise UserError(
+            f"{job} trains in a process of its own, which cannot import its algorithm '{algo}'; move the class to the "
+            "top level of a module in the working folder"
+        )
+
+
+def _refuse_no_runs(launched: Launched) -> None:
+    """Raise if every job failed before it had a run folder."""
+    records = [state.record for state in launched.having("failed")]
+    if len(records) == len(launched.states) and not any(record and record["run"] for record in records):
+        first = launched.states[0]
+        raise UserError(
+            f"no run could be started ({len(records)} failed); {first.job}: {first.error}; mend this, and launch again "
+            "with retry_failed=True (--retry-failed)"
+        )
 
 
 @dataclass

@@ -9,9 +9,10 @@ import time
 from typing import Any
 
 import pytest
+import yaml
 
 from loading import ROOT
-from rl_training import load_runs
+from rl_training import PPO, load_runs
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
 from rl_training.experiment.checkpoints.locking import RunLock, is_held
@@ -239,6 +240,71 @@ def test_failures_are_named_and_tried_again_on_demand(tmp_path, fake_child):
     assert board.events == ["1 finished earlier", "1 training", "1 failed"]
 
 
+def test_a_launch_that_makes_no_run_says_why(tmp_path, fake_child):
+    bad = jobs_of([("bad", plain_config(env_id="NoSuch-v0"))], [1, 2])
+    for _ in range(2):  # also if they failed in an earlier launch
+        with pytest.raises(
+            UserError, match=r"no run .*\(2 failed\); bad seed 1: there is no NoSuch; .*--retry-failed"
+        ):
+            launch(bad, tmp_path)
+    with pytest.raises(UserError, match="nothing to launch: the list of jobs is empty"):
+        launch([], tmp_path)
+    assert len(launch([*bad, Job("good", plain_config())], tmp_path).records) == 1
+
+
+def test_a_class_that_a_child_cannot_import_is_refused_before_anything_is_made(tmp_path):
+    class Local(PPO):
+        """Cannot be imported by name."""
+
+    with pytest.raises(
+        UserError, match=r"mine seed 1 trains in a process of its own.*Local'; move the class"
+    ):
+        launch([Job("mine", Local(plain_config()).config)], tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+OWN = """
+from dataclasses import dataclass
+from rl_training import PPO
+from rl_training.algorithms.ppo import PPOConfig
+
+@dataclass(frozen=True, kw_only=True)
+class MyConfig(PPOConfig):
+    bonus: float = 1.0
+    "A bonus."
+
+class MyPPO(PPO):
+    config_class = MyConfig
+"""
+
+
+@pytest.fixture
+def own_project(tmp_path, monkeypatch):
+    """A working folder with an algorithm of one's own and a config for it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_own_ppo.py").write_text(OWN, encoding="utf-8")
+    settings = plain_config().to_dict()
+    settings |= {"algo": "my_own_ppo:MyPPO", "algorithm": settings["algorithm"] | {"bonus": 2.0}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    (tmp_path / "parent.yaml").write_text(plain_config().to_yaml(), encoding="utf-8")
+    yield tmp_path
+    sys.modules.pop("my_own_ppo", None)
+
+
+@pytest.mark.slow
+def test_an_own_algorithm_is_found_by_the_children_of_zoo_and_benchmark(own_project, cli):
+    outcome = cli("zoo", "run", "mine.yaml", "--seeds", 1, "--jobs", 1, "--output-dir", "zoo")
+    assert outcome.code == 0, outcome.out + outcome.err
+    (run_dir,) = own_project.glob("zoo/runs/my_own_ppo-MyPPO__CartPole-v1__*/my_own_ppo-MyPPO__*")
+    assert "bonus: 2.0" in (run_dir / "config.yaml").read_text(encoding="utf-8")
+    (own_project / "both.yaml").write_text("presets: [mine.yaml, parent.yaml]\nseeds: 1\n", encoding="utf-8")
+    outcome = cli("benchmark", "both.yaml", "--jobs", 1, "--output-dir", "zoo")
+    assert outcome.code == 0, outcome.out + outcome.err
+    report = (own_project / "zoo" / "report.md").read_text(encoding="utf-8")
+    assert "my_own_ppo:MyPPO" in report
+    assert "ppo" in report
+
+
 def test_a_full_disk_stops_everything_gently(tmp_path, fake_child, monkeypatch):
     job = Job("tiny", plain_config())
 
@@ -302,17 +368,17 @@ def test_a_released_job_can_be_made_again(tmp_path, fake_child):
 
 def test_one_launch_per_folder(tmp_path):
     with RunLock(tmp_path), pytest.raises(UserError, match="in use by this process"):
-        launch([], tmp_path)
+        launch([Job("tiny", plain_config())], tmp_path)
 
 
 def test_folders_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file; choose a folder"):
-        launch([], tmp_path / "file")
+        launch([Job("tiny", plain_config())], tmp_path / "file")
     with pytest.raises(UserError, match="cannot be written: Not a directory"):
-        launch([], tmp_path / "file" / "below")
+        launch([Job("tiny", plain_config())], tmp_path / "file" / "below")
     with pytest.raises(UserError, match="jobs is 0; use 1 or more"):
-        launch([], tmp_path, processes=0)
+        launch([Job("tiny", plain_config())], tmp_path, processes=0)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +435,8 @@ def test_a_run_that_ended_and_cannot_be_scored_is_tried_again_anew(tmp_path, fak
 
 def test_a_failure_that_cannot_be_forgotten_is_a_sentence(tmp_path, fake_child, monkeypatch):
     job = Job("bad", plain_config(env_id="NoSuch-v0"))
-    launch([job], tmp_path)
+    with pytest.raises(UserError, match="no run could be started"):
+        launch([job], tmp_path)
 
     def refuse(self, job):
         raise OSError(30, "Read-only file system", str(tmp_path / "jobs"))
@@ -382,20 +449,20 @@ def test_a_failure_that_cannot_be_forgotten_is_a_sentence(tmp_path, fake_child, 
 def test_a_file_in_the_place_of_a_launchs_folder(tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(UserError, match=r"runs is a file, but must be a folder; move it"):
-        launch([], tmp_path)
+        launch([Job("tiny", plain_config())], tmp_path)
 
 
 def test_a_run_is_no_folder_for_a_launch(tmp_path):
     run = run_folder(tmp_path)
     before = sorted(run.rglob("*"))
     with pytest.raises(UserError, match="is a run folder; choose another folder"):
-        launch([], run)
+        launch([Job("tiny", plain_config())], run)
     assert sorted(run.rglob("*")) == before
 
 
 def test_a_name_that_no_disk_has(tmp_path):
     with pytest.raises(UserError, match="cannot be written: File name too long; choose another"):
-        launch([], tmp_path / ("x" * 300))
+        launch([Job("tiny", plain_config())], tmp_path / ("x" * 300))
 
 
 def test_more_processes_than_jobs_cost_nothing(tmp_path, fake_child):
