@@ -16,6 +16,7 @@ from rl_training.algorithms.losses import Loss, LossFunction, replaced_losses, r
 from rl_training.config import TrainConfig
 from rl_training.config.object_paths import import_object
 from rl_training.core.errors import UserError
+from rl_training.core.one_thread import one_thread
 from rl_training.core.types import EnvSpec
 from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
 from rl_training.envs.masks import settle_masks
@@ -93,7 +94,8 @@ def build_parts(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJE
     chosen = given.algorithm_for(config)
     refuse_actions(chosen, spec.action_space)
     context = _build_context(config, spec, given)
-    parts = chosen.build(config.algorithm, context)
+    with one_thread():  # initial weights do not depend on the number of threads
+        parts = chosen.build(config.algorithm, context)
     for name, function in given.loss_names(config).items():
         loss = name.removesuffix("_gradient")
         if loss not in context.losses_read:
@@ -109,7 +111,8 @@ def build_actor(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJE
     chosen = given.algorithm_for(config)
     refuse_actions(chosen, spec.action_space)
     try:
-        return chosen.build_actor(config.algorithm, _build_context(config, spec, given))
+        with one_thread():
+            return chosen.build_actor(config.algorithm, _build_context(config, spec, given))
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # how torch reports it
             raise

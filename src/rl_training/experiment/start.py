@@ -12,6 +12,7 @@ from rl_training.algorithms.lookup import find_algorithm
 from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.core.one_thread import one_thread
 from rl_training.core.protocols import Engine
 from rl_training.envs.determinism import settle_rebuilding
 from rl_training.envs.factory import EnvFactory
@@ -32,7 +33,6 @@ from rl_training.experiment.logs.sinks import check_tracker
 from rl_training.experiment.resources import keep_freed_memory
 from rl_training.experiment.run import Run, TrainResult
 from rl_training.experiment.run_folder import make_run_dir
-from rl_training.experiment.threads import one_thread
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
 from rl_training.runtime.engines import LocalEngine

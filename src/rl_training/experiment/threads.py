@@ -42,18 +42,6 @@ IDLE_COLUMN = 4
 SetThreads = Callable[[int], None]
 
 
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Give torch and BLAS one thread each for a while, regardless of environment variables."""
-    before, pools = torch.get_num_threads(), ThreadpoolController().select(user_api="blas")
-    torch.set_num_threads(1)
-    try:
-        with pools.limit(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def thread_setter(config: TrainConfig, spec: EnvSpec, update_path: str) -> SetThreads:
     """Return the function that sets the threads of the library which computes most of an update.
 

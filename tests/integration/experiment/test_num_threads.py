@@ -10,8 +10,10 @@ import warnings
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from threadpoolctl import threadpool_info
 
+from rl_training import PPO
 from rl_training.cli import main
 from rl_training.cli.train import config_from_flags
 from rl_training.config import TrainConfig, config_from_dict
@@ -76,6 +78,19 @@ class TestRecords:
 
     def test_it_makes_no_other_experiment_of_a_run(self, tiny):
         assert len({tiny(num_threads=number).fingerprint() for number in ("auto", 1, 2)}) == 1
+
+
+def test_initial_weights_do_not_depend_on_the_threads_of_the_caller(tiny):
+    """Orthogonal initialization decomposes a matrix, which torch does in parallel."""
+    model = PPO(tiny(hidden_sizes=(64, 64)))
+    torch.set_num_threads(2)
+    try:
+        before = {name: tensor.clone() for name, tensor in model.policy.state_dict().items()}
+    finally:
+        torch.set_num_threads(1)
+    model.learn(1, progress=False)
+    saved = load_file(model.run_dir / "checkpoints" / "step_0" / "model.safetensors")
+    assert all(torch.equal(before[name], tensor) for name, tensor in saved.items())
 
 
 class TestBorrowedCores:

@@ -8,9 +8,10 @@ from threadpoolctl import threadpool_info
 
 from rl_training.config import TrainConfig
 from rl_training.core import cpu
+from rl_training.core.one_thread import one_thread
 from rl_training.core.types import EnvSpec, Progress, UpdateResult
 from rl_training.experiment import threads
-from rl_training.experiment.threads import IdleCores, SpareCores, available_cores, one_thread, run_threads
+from rl_training.experiment.threads import IdleCores, SpareCores, available_cores, run_threads
 
 VECTOR = spaces.Box(-1.0, 1.0, (17,), np.float32)
 FRAMES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
