@@ -2,13 +2,13 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.lookup import find_algorithm
 from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
@@ -58,9 +58,9 @@ def train(
     algorithm's class, the function that builds an environment, and the encoder's class of the config; `losses` replace
     the algorithm's losses by name.
     """
-    config = UserObjects(algorithm, factory, encoder).named(config)
-    algorithm = algorithm or find_algorithm(config.algo)
     given, console = UserObjects(algorithm, factory, encoder, losses or {}), console or Console()
+    config, algorithm = given.named(config), given.algorithm_for(config)
+    given = replace(given, algorithm=algorithm)
     with contextlib.ExitStack() as stack:
         checkpoint, reading = None, stack.enter_context(contextlib.ExitStack())
         if start_from is not None:
@@ -76,16 +76,14 @@ def train(
         config = settle_rebuilding(config, factory, console.notice)
         engine = stack.enter_context(open_engine(config, factory))
         _show_notices(config, engine, console)
-        if is_new and console.shows_notices:
-            for remark in environment_remarks(config, factory):
-                console.notice(f"environment '{config.env_id}': {remark}")
+        if is_new:
+            _show_remarks(config, factory, console)
         run = Run(config, given, callbacks, console)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)
         reading.close()  # the replay data is in memory now
         # last, so that bad input leaves no folder
         run_dir = _create_folder(run, warm_start, checkpoint, engine)
-        record = warm_start.record if warm_start is not None else None
-        metadata = Metadata(run_dir, config, arguments, record)
+        metadata = Metadata(run_dir, config, arguments, warm_start and warm_start.record)
         if warm_start is not None:
             console.notice(warm_start.notice)
         with RunLock(run_dir):
@@ -102,6 +100,11 @@ def _show_notices(config: TrainConfig, engine: Engine, console: Console) -> None
         )
     for mistake in config.algorithm.probable_mistakes(config.total_timesteps, config.num_envs):
         console.notice(mistake)
+
+
+def _show_remarks(config: TrainConfig, factory: EnvFactory | None, console: Console) -> None:
+    for remark in environment_remarks(config, factory) if console.shows_notices else ():
+        console.notice(f"environment '{config.env_id}': {remark}")
 
 
 def _create_folder(
