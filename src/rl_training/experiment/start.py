@@ -83,7 +83,7 @@ def train(
         reading.close()  # the replay data is in memory now
         # last, so that bad input leaves no folder
         run_dir = _create_folder(run, warm_start, checkpoint, engine)
-        metadata = Metadata(run_dir, config, arguments, warm_start and warm_start.record)
+        metadata = Metadata(run_dir, config, arguments, warm_start.record if warm_start else None)
         if warm_start is not None:
             console.notice(warm_start.notice)
         with RunLock(run_dir):
