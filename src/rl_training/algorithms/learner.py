@@ -98,12 +98,6 @@ def refuse_autograd(wanted: UpdatePath, path: str, losses: Mapping[str, Loss], p
     """Raise an error if `update_path: explicit` is not possible with these networks and losses."""
     if wanted != "explicit":
         return
-    for name, loss in losses.items():
-        if loss.gradient is None:
-            raise UserError(
-                f"update_path is 'explicit', but {name} {function_name(loss.function)} has no hand-written gradient; "
-                f"use update_path 'auto', or give the class a {name}_gradient"
-            )
     if path != "explicit":
         encoder = getattr(policy.network, "encoder", None)
         culprit = "the network" if encoder is None else f"the encoder {encoder_name(type(encoder))}"
@@ -111,6 +105,12 @@ def refuse_autograd(wanted: UpdatePath, path: str, losses: Mapping[str, Loss], p
             f"update_path is 'explicit', but there is no hand-written backward pass for {culprit} with these settings; "
             "use update_path 'auto'"
         )
+    for name, loss in losses.items():
+        if loss.gradient is None:
+            raise UserError(
+                f"update_path is 'explicit', but {name} {function_name(loss.function)} has no hand-written gradient; "
+                f"use update_path 'auto', or give the class a {name}_gradient"
+            )
 
 
 def as_metrics(history: Sequence[StepMetrics]) -> Metrics:

@@ -48,7 +48,11 @@ class Loss:
 
     def parts(self, columns: Mapping[str, Any], **settings: Any) -> dict[str, Tensor]:
         """Return `loss` and its other parts, which become metrics."""
-        found = self.function(columns, **settings)
+        try:
+            found = self.function(columns, **settings)
+        except TypeError:
+            self._check_arguments(columns, settings)
+            raise
         parts: dict[str, Any] = dict(found) if isinstance(found, Mapping) else {"loss": found}
         loss = parts.get("loss")
         if not isinstance(loss, Tensor) or loss.ndim:
@@ -58,6 +62,17 @@ class Loss:
                 "a mean, or a dict with such a tensor as 'loss'"
             )
         return {name: torch.as_tensor(part) for name, part in parts.items()}
+
+    def _check_arguments(self, columns: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Raise an error if the function cannot be called with these arguments."""
+        try:
+            inspect.signature(self.function).bind(columns, **settings)
+        except TypeError as error:
+            names = ", ".join(["minibatch", *settings])
+            raise UserError(
+                f"loss {function_name(self.function)} cannot be called with ({names}): {error}; define it as "
+                "def loss(minibatch, **settings)"
+            ) from error
 
     def autograd(self, loss: Tensor, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         """Return the gradients of a loss with respect to its inputs; 0 for those that it does not use."""
@@ -101,10 +116,12 @@ def resolved_losses(
 def _resolved(algorithm: "type[Algorithm]", name: str, built_in: Loss, given: LossFunction | None) -> Loss:
     current = built_in.current()
     own = checked_loss(name, getattr(algorithm, name, None), inspect.getattr_static(algorithm, name, None))
-    if given is not None and given not in (own, current.function):
+    if own is built_in.function:
+        own = None
+    if given is not None and given is not (own or current.function):
         return built_in if given is built_in.function else Loss(given)
     gradient = _own_gradient(algorithm, name, built_in.gradient)
-    if own is not None and own is not built_in.function:
+    if own is not None:
         return Loss(own, gradient)
     if gradient is not None and current.function is built_in.function:
         return replace(current, gradient=gradient)

@@ -13,7 +13,7 @@ from rl_training.algorithms.actor_critic_objective import masked_mean, row_weigh
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.learner import as_metrics, scalar
-from rl_training.algorithms.losses import Loss
+from rl_training.algorithms.losses import Loss, function_name
 from rl_training.algorithms.on_policy import (
     ActorCriticConfig,
     OnPolicyLearner,
@@ -23,6 +23,7 @@ from rl_training.algorithms.on_policy import (
 from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.config import UpdatePath
 from rl_training.config.schedules import Schedule, ScheduledSetting
+from rl_training.core.errors import UserError
 from rl_training.core.seeding import MINIBATCHES, numpy_generator
 from rl_training.core.spaces.layout import ANY_ACTION
 from rl_training.core.types import Numbers, Progress, StepMetrics, UpdateResult
@@ -225,6 +226,11 @@ class PPOLearner(OnPolicyLearner):
             vf_coef=config.vf_coef,
             clip_vloss=config.clip_vloss,
         )
+        if config.target_kl is not None and "approx_kl" not in metrics:
+            raise UserError(
+                f"loss {function_name(self.objective.loss.function)} returned no 'approx_kl', which target_kl needs; "
+                "return a dict with 'loss' and 'approx_kl', or leave target_kl out"
+            )
         # target_kl prevents a step before it happens, so this must synchronise with the device
         if config.target_kl is not None and bool(metrics["approx_kl"] > config.target_kl):
             return metrics

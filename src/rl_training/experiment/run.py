@@ -97,6 +97,7 @@ class Run:
             report_one_hot_memory(self.config, spec, notice)
         self.facts = agent_facts(self.config, spec, self.given, env_factory=self.given.factory is not None)
         self.parts = build_parts(self.config, spec, self.given)
+        self._show_update_path(notice)
         needed, storages = self.parts.source.nbytes, self.parts.source.storages
         if notice is not None and storages:
             check_memory(needed, "the replay buffer", "use a smaller buffer_size")
@@ -243,6 +244,15 @@ class Run:
         self._start_callbacks(start)
         self.console.start(start, self.trainer.episodes.means)
         return start
+
+    def _show_update_path(self, notice: Callable[[str], None] | None) -> None:
+        """Report replaced losses, and how gradients are computed if that is not the default."""
+        if notice is None:
+            return
+        for name, function in self.facts["losses"].items():
+            notice(f"{function} replaces the built-in {name}")
+        if self.facts["losses"] or self.config.update_path != "auto":
+            notice(f"gradients are computed by the update path '{self.parts.learner.update_path}'")
 
     def _replaced_losses(self) -> dict[str, Any]:
         """Return the names of replaced losses for the metadata; empty if there are none."""

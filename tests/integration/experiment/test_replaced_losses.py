@@ -1,5 +1,6 @@
 """A replaced loss is the loss that trains: by subclass, by argument, by patching its module, for every algorithm."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 from rl_training import A2C, DQN, PPO, SAC, TD3, RecurrentPPO
 from rl_training.algorithms import a2c, ppo, q_objective, sac, td3
 from rl_training.algorithms.base import Algorithm
+from rl_training.core.errors import UserError
 from rl_training.core.state import split_state
 
 ROLLOUT = {"num_envs": 2, "num_steps": 16, "hidden_sizes": (8,), "ent_coef": 0.01}
@@ -117,6 +119,7 @@ def test_a_loss_times_zero_trains_nothing_and_the_others_train(
     assert moved(before, after) == groups_of(before) - set(case.own)
 
 
+@pytest.mark.slow
 def test_a_loss_patched_between_two_calls_of_learn_trains(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,3 +149,44 @@ def test_a_loss_times_one_trains_as_the_gradient_by_hand(case: Case, tmp_path: P
     same = numbers(make(case, tmp_path, **{case.name: times(1.0, case.built_in)}).learn(64))
     for name, tensor in plain.items():
         torch.testing.assert_close(same[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_prioritized_replay_needs_the_errors_of_the_loss(tmp_path: Path) -> None:
+    def plain(minibatch: Any, *, huber: bool) -> Tensor:
+        return (minibatch["values"] - minibatch["targets"]).square().mean()
+
+    make(CASES["dqn"], tmp_path, loss=plain).learn(64)
+    with pytest.raises(UserError, match=r"plain.*'errors'.*prioritized"):
+        make(CASES["dqn double"], tmp_path, loss=plain).learn(64)
+
+
+def test_target_kl_needs_the_divergence_of_the_loss(tmp_path: Path) -> None:
+    def plain(minibatch: Any, **settings: Any) -> Any:
+        return ppo.ppo_loss(minibatch, **settings)["loss"]
+
+    make(CASES["ppo"], tmp_path, loss=plain).learn(64)
+    with pytest.raises(UserError, match=r"plain.*'approx_kl'.*target_kl"):
+        make(CASES["ppo"], tmp_path, loss=plain, target_kl=0.1).learn(64)
+
+
+def test_parts_of_a_loss_become_metrics(tmp_path: Path) -> None:
+    def calm(minibatch: Any) -> Any:
+        return {"loss": SAC.critic_loss(minibatch), "largest_value": minibatch["values"].max()}
+
+    model = make(CASES["sac critic"], tmp_path, critic_loss=calm, log_every_timesteps=32).learn(64)
+    assert "train/largest_value" in (Path(str(model.run_dir)) / "metrics.csv").read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", ["autograd", "explicit"])
+def test_the_path_of_a_run_is_in_its_metadata_and_not_in_its_fingerprint(
+    case: Case, path: str, tmp_path: Path
+) -> None:
+    if path == "explicit" and "distribution" in case.settings:
+        with pytest.raises(UserError, match=r"has no hand-written gradient"):
+            make(case, tmp_path, update_path=path).learn(64)
+        assert not list(tmp_path.iterdir())
+        return
+    model = make(case, tmp_path, update_path=path).learn(64)
+    metadata = json.loads((Path(str(model.run_dir)) / "metadata.json").read_text("utf-8"))
+    assert metadata["update_path"] == path
+    assert metadata["config_fingerprint"] == make(case, tmp_path, total_timesteps=64).config.fingerprint()

@@ -75,6 +75,19 @@ def test_the_manifest_and_the_metadata_name_a_replaced_loss(tmp_path: Path) -> N
     assert metadata["update_path"] == "explicit, loss by autograd"
 
 
+def test_a_replaced_loss_and_the_update_path_are_shown_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path, loss=doubled).learn(32, progress=True)
+    shown = capsys.readouterr().out
+    assert f"note: {NAME} replaces the built-in loss" in shown
+    assert "update path 'explicit, loss by autograd'" in shown
+    make(tmp_path, update_path="autograd").learn(32, progress=True)
+    assert "update path 'autograd'" in capsys.readouterr().out
+    make(tmp_path).learn(32, progress=True)
+    assert "update path" not in capsys.readouterr().out
+
+
 def test_the_manifest_of_other_runs_names_none(tmp_path: Path) -> None:
     run_dir = paused(tmp_path, loss=ppo_loss)  # the built-in one, given by hand
     manifest = json.loads(next(run_dir.glob("checkpoints/step_64/manifest.json")).read_text("utf-8"))
