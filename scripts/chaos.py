@@ -11,6 +11,7 @@ the end of a run and at the drawing of its curve; the others come at any moment.
 Finished scenarios are kept in `runs/chaos.json` until the report is written, so that a second call goes on.
 """
 
+import contextlib
 import csv
 import hashlib
 import json
@@ -474,6 +475,9 @@ class Victim:
         time.sleep(delay * LONGEST_DELAYS.get(aim, 0.01))
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
+        process.wait()
+        with contextlib.suppress(ProcessLookupError):  # simulators that an environment started hold the pipes
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return aim if process.returncode == -signal.SIGKILL else None
 

@@ -135,6 +135,9 @@ def report(trials: list[Trial]) -> str:
             "|---|---|---|",
             *environments,
             "",
+            "Crafter is built by [an adapter](../scripts/chaos_foreign_envs.py): as it is, it draws creatures in the "
+            "order of their memory addresses, so its episodes are not a function of seed and actions.",
+            "",
             "Not killed, because they cannot be trained or resumed exactly:",
             "",
             "| environment | package | what `check-env` says |",
