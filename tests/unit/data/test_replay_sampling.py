@@ -87,6 +87,19 @@ def test_draws_are_stratified() -> None:
     assert np.abs(np.bincount(positions) - [8, 4, 4]).max() <= 1
 
 
+@pytest.mark.parametrize("count", [1, 3, 32, 100])
+def test_the_largest_random_numbers_draw_the_last_row_and_none_beyond(count: int) -> None:
+    """Their product with the sum of the priorities is rounded up to that sum."""
+
+    class Largest(np.random.Generator):
+        def random(self, size: int) -> Array:  # type: ignore[override]
+            return np.full(size, np.nextafter(1.0, 0.0))
+
+    sampler, rng = sampler_of([0.5, 2.0, 1.0]), Largest(np.random.PCG64(0))
+    positions, _ = sampler.draw(count, rng, start=0, kept=3, beta=1.0)
+    assert positions[-1] == 2
+
+
 def test_importance_weights_follow_the_paper() -> None:
     errors, beta = [0.1, 0.5, 1.0, 2.0, 4.0], 0.4
     positions, weights = draws(sampler_of(errors), 64, beta=beta)

@@ -1,13 +1,17 @@
 import json
 import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from rl_training.core.types import Progress
+from rl_training.core.types import Progress, UpdateResult
 from rl_training.runtime import callbacks
 from rl_training.runtime.callbacks import (
     Callback,
     PauseTraining,
+    SaveEvery,
     StopAtReward,
     StopOnPlateau,
     StopTraining,
@@ -79,3 +83,23 @@ def test_a_plain_callback_remembers_nothing() -> None:
     callback = Callback()
     callback.load_state_dict({})
     assert callback.state_dict() == {}
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"), [(0, [12, 20, 31, 40]), (20, [31, 40]), (25, [31, 40]), (31, [40])]
+)
+def test_save_every_saves_once_per_interval_and_nothing_twice_after_a_resume(
+    tmp_path: Path, start: int, expected: list[int]
+) -> None:
+    saved: list[Path] = []
+
+    class Agent:
+        save = staticmethod(saved.append)
+
+    context: Any = SimpleNamespace(agent=Agent(), run_dir=tmp_path, start=Progress(timesteps=start))
+    callback = SaveEvery(10)
+    callback.on_start(context)
+    for timesteps in (5, 12, 19, 20, 27, 31, 38, 40):
+        if timesteps > start:
+            callback.on_update(Progress(timesteps=timesteps), UpdateResult({}))
+    assert saved == [tmp_path / "agents" / f"step_{timesteps}" for timesteps in expected]

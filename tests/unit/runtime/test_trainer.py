@@ -352,6 +352,29 @@ def test_elapsed_time_goes_on_after_a_resume(monkeypatch: pytest.MonkeyPatch) ->
     rest.load_state_dict(saved)
     rest.fit(Progress(timesteps=10, total_timesteps=20))
     assert fakes.rows[0]["time/time_elapsed"] > saved["elapsed"]
+    assert rest.state_dict()["elapsed"] > fakes.rows[0]["time/time_elapsed"], "and after the next one"
+
+
+def test_a_run_that_is_killed_in_an_evaluation_begins_with_it_when_it_is_resumed() -> None:
+    """The checkpoint before the evaluation counts it as undone."""
+
+    class Killed(Fakes):
+        def save_checkpoint(self, progress: Progress, **options: Any) -> None:
+            self.saved, self.progress = trainer.state_dict(), progress
+
+        def evaluate(self) -> Evaluation:
+            raise KeyboardInterrupt
+
+    killed, again = Killed(), Fakes()
+    trainer = make_trainer(killed, evaluate=20, checkpoint=20)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(Progress(total_timesteps=100))
+    assert killed.progress.timesteps == 20
+    rest = make_trainer(again, evaluate=20, checkpoint=20)
+    rest.load_state_dict(killed.saved)
+    rest.fit(killed.progress)
+    assert again.events[0] == ("evaluate",)
+    assert again.evaluations == 5
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

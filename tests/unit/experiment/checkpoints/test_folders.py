@@ -14,7 +14,15 @@ from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
 from rl_training.core.spaces.as_data import space_to_data
 from rl_training.core.types import Progress
-from rl_training.experiment.checkpoints.folders import find_checkpoint, restore_backups
+from rl_training.experiment.checkpoints.folders import (
+    delete_newer,
+    find_checkpoint,
+    prune,
+    read_newest,
+    read_pointer,
+    restore_backups,
+    write_pointer,
+)
 from rl_training.experiment.checkpoints.format import read_checkpoint, write_checkpoint
 
 CONFIG = TrainConfig(algo="ppo", env_id="CartPole-v1", algorithm=PPOConfig(hidden_sizes=(3,)))
@@ -93,3 +101,45 @@ def test_a_leftover_beside_its_successor_is_not_put_back(tmp_path: Path) -> None
     assert found(tmp_path / "step_7") == 2
     restore_backups(tmp_path)
     assert found(tmp_path / "step_7") == 2
+
+
+def steps(checkpoints: Path, *numbers: int, **pointers: int) -> Path:
+    for number in numbers:
+        (checkpoints / f"step_{number}").mkdir()
+    for pointer, number in pointers.items():
+        write_pointer(checkpoints, pointer, f"step_{number}")
+    return checkpoints
+
+
+def left(checkpoints: Path) -> list[int]:
+    return sorted(int(folder.name.removeprefix("step_")) for folder in checkpoints.glob("step_*"))
+
+
+def test_the_newest_checkpoints_and_those_with_a_pointer_are_kept(tmp_path: Path) -> None:
+    """By number: as words, step_900 would be newer than step_1000."""
+    prune(steps(tmp_path, 100, 200, 900, 1000, 1100, best=100, last=200), keep=2)
+    assert left(tmp_path) == [100, 200, 1000, 1100]
+    prune(tmp_path, keep=1)
+    assert left(tmp_path) == [100, 200, 1100]
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"), [(100, "step_100"), (200, "step_200"), (1000, None), (150, None)]
+)
+def test_a_best_that_is_written_again_or_missing_is_pointed_to_no_more(
+    tmp_path: Path, best: int, expected: str | None
+) -> None:
+    delete_newer(steps(tmp_path, 100, 200, 1000, best=best, last=1000), "step_200")
+    assert left(tmp_path) == [100, 200]
+    assert read_pointer(tmp_path, "best") == expected
+
+
+def test_a_folder_newer_than_the_last_one_is_not_read(tmp_path: Path) -> None:
+    """A killed process may have left it incomplete."""
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    for number in (100, 200, 300):
+        write(checkpoints / f"step_{number}", number)
+    write_pointer(checkpoints, "last", "step_200")
+    assert read_newest(tmp_path).progress.timesteps == 200
+    assert read_newest(tmp_path, before="step_200").progress.timesteps == 100
