@@ -16,7 +16,7 @@ from rl_training.config.env_wrappers import Wrappers
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.seeding import callers_generators_kept
 from rl_training.core.spaces.layout import action_layout, observation_leaves, space_text
-from rl_training.core.types import EnvSpec
+from rl_training.core.types import Array, EnvSpec
 from rl_training.envs.determinism import check_determinism, random_action
 from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
 from rl_training.envs.observations import nested_leaves
@@ -161,11 +161,7 @@ def _play(report: EnvReport, env: SyncVectorEnv, config: TrainConfig) -> None:
         before = time.perf_counter()
         obs, reward, terminated, truncated, info = env.step(action)
         seconds = time.perf_counter() - before
-        numbers = [np.asarray(leaf, np.float64) for _, leaf in nested_leaves(obs)] + [np.asarray(reward)]
-        if not all(np.isfinite(part).all() for part in numbers):
-            raise RunFault(
-                f"it returned a number that is not finite after {sum(lengths) + length + 1} random steps"
-            )
+        _refuse_not_finite(obs, reward, steps=sum(lengths) + length + 1)
         outside = outside or not env.observation_space.contains(obs)
         rewards.append(float(reward[0]))
         seen.add(obs, rewards[-1], seconds)
@@ -196,3 +192,9 @@ def _play(report: EnvReport, env: SyncVectorEnv, config: TrainConfig) -> None:
             "an observation was outside the bounds of its space; only images rely on the bounds"
         )
     report.remarks += seen.remarks(config)
+
+
+def _refuse_not_finite(obs: Any, reward: Array, steps: int) -> None:
+    numbers = [np.asarray(leaf, np.float64) for _, leaf in nested_leaves(obs)] + [np.asarray(reward)]
+    if not all(np.isfinite(part).all() for part in numbers):
+        raise RunFault(f"it returned a number that is not finite after {steps} random steps")

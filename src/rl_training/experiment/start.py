@@ -90,6 +90,12 @@ def train(
             return run.execute(run_dir, metadata, engine, checkpoint)
 
 
+def _show_remarks(config: TrainConfig, factory: EnvFactory | None, console: Console) -> None:
+    if console.shows_notices:
+        for remark in environment_remarks(config, factory):
+            console.notice(f"environment '{config.env_id}': {remark}")
+
+
 def _show_notices(config: TrainConfig, engine: Engine, console: Console) -> None:
     for notice in engine.notices:
         console.notice(notice)
