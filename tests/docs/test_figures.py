@@ -13,9 +13,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rl_training.config import TrainConfig
+from rl_training.config import TrainConfig, strict_yaml
 from rl_training.config.presets import presets
+from rl_training.core.spaces import as_data
 from rl_training.envs import determinism
+from rl_training.experiment import files
+from rl_training.experiment.checkpoints import foreign_settings, tensor_files
+from rl_training.experiment.checkpoints import format as checkpoint_format
+from rl_training.experiment.logs import rows
+from rl_training.experiment.records import search
+from rl_training.lab import manifests
 from rl_training.lab.benchmark_text import COVERAGE
 from rl_training.lab.statistics import RESAMPLES
 
@@ -99,6 +106,37 @@ def breakout_pixels() -> str:
     return str(config.get("image_size", 84))
 
 
+MIB, KIB = 2**20, 2**10
+
+
+def bounds_table() -> str:
+    """Return the table of bounds in docs/reliability.md."""
+    counts = foreign_settings.MAX_COUNTS
+    bounds = [
+        ("a config or manifest in YAML", f"{strict_yaml.MAX_BYTES // KIB} KiB, {strict_yaml.MAX_VALUES:,} values"),
+        ("a number in YAML", f"{strict_yaml.MAX_DIGITS} digits"),
+        ("`manifest.json`, `metadata.json`, other JSON", f"{files.MAX_JSON_BYTES // MIB} MiB"),
+        ("`evaluations.jsonl` in lists of runs", f"{files.MAX_RECORDS_BYTES // MIB} MiB, {rows.MAX_ROWS:,} rows"),
+        ("any log", f"{rows.MAX_LOG_BYTES // MIB:,} MiB, {rows.MAX_LINE_BYTES // MIB} MiB per row"),
+        ("a log that is read completely", f"{rows.MAX_WHOLE_BYTES // MIB} MiB; of a larger one, {rows.SAMPLE:,} rows"),
+        ("the header of a tensor file", f"{tensor_files.MAX_HEADER_BYTES // MIB} MiB"),
+        ("a space", f"{as_data.MAX_NUMBERS:,} numbers, {as_data.MAX_ENTRIES:,} entries"),
+        ("a run folder", f"{files.MAX_FILES:,} files"),
+        ("folders searched for runs", f"{search.MAX_FOLDERS:,}"),
+        ("presets of a benchmark", f"{manifests.MAX_PRESETS}"),
+        ("all tensors of a checkpoint, all replay data *", f"{checkpoint_format.MAX_UNSIGNED_BYTES // MIB} MiB each"),
+        *((f"`{name}` *", f"{limit:,}") for name, limit in counts.items()),
+        ("numbers in `env_kwargs` *", f"{foreign_settings.MAX_NUMBER:,}"),
+        ("text in arguments *", f"{foreign_settings.MAX_TEXT} letters, not a path, not `module:Name`"),
+        ("values in arguments *", f"{foreign_settings.MAX_ARGUMENTS:,}"),
+        ("`env_wrappers` *", f"{foreign_settings.MAX_WRAPPERS}, numbers up to {foreign_settings.MAX_WRAPPER_NUMBER:,} "
+         f"whose product is at most {foreign_settings.MAX_GROWTH:,}"),
+    ]  # fmt: skip
+    return "\n".join(
+        ["| what | at most |", "|---|---|", *(f"| {what} | {limit} |" for what, limit in bounds)]
+    )
+
+
 FIGURES: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/memory.md", r"runs ([\d.]+) times as fast", lambda: f"{speed('RecurrentPPO, CartPole-v1', CONTRIB)[2]:.1f}"),
     ("docs/memory.md", r"killed (\d+) times", lambda: kills("chaos_memory_masks.md", "memory")),
@@ -121,7 +159,7 @@ FIGURES: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/ecosystem.md", r"mujoco==([\d.]+) gymnasium-robotics", mujoco_version),
 ]  # fmt: skip
 
-DEFINITIONS = [r"95% (?:percentile bootstrap|interval)", r"21-25"]
+DEFINITIONS = [r"95% (?:percentile bootstrap|interval)", r"21-25", r"10 s and 1 GB"]
 """Numbers with a unit that nobody measured: they say what something means."""
 
 MEASURED = re.compile(
@@ -151,9 +189,21 @@ def test_the_speeds_in_the_readme_are_those_of_the_results():
     assert speed_table() in path.read_text(encoding="utf-8"), "run this test with UPDATE_DOCS=1"
 
 
+def test_the_bounds_on_untrusted_files_are_those_of_the_code():
+    path = ROOT / "docs" / "reliability.md"
+    if os.environ.get("UPDATE_DOCS"):
+        old = re.compile(r"\| what \| at most \|\n(?:\|.*\n)+")
+        path.write_text(
+            old.sub(lambda _: bounds_table() + "\n", path.read_text(encoding="utf-8")), encoding="utf-8"
+        )
+    assert bounds_table() in path.read_text(encoding="utf-8"), "run this test with UPDATE_DOCS=1"
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_measured_figure_has_a_source(page):
-    text = words_of(page).replace(" ".join(speed_table().split()), "")
+    text = words_of(page)
+    for table in (speed_table(), bounds_table()):
+        text = text.replace(" ".join(table.split()), "")
     for _, pattern, _ in (item for item in FIGURES if item[0] == page):
         text = re.sub(pattern, "", text)
     for pattern in DEFINITIONS:

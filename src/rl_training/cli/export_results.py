@@ -1,7 +1,5 @@
 """`rl-training export-results`: write the results of many runs as one table."""
 
-import csv
-import io
 import json
 import math
 import os
@@ -12,6 +10,7 @@ from typing import Annotated, Any
 
 from rl_training.cli.arguments import Option, parse
 from rl_training.cli.tables import json_text
+from rl_training.core.csv_cells import csv_table
 from rl_training.core.errors import UserError, printable
 from rl_training.experiment.files import write_text
 from rl_training.experiment.records.search import load_runs
@@ -61,12 +60,7 @@ def _same(one: str | None, other: str | None) -> bool:
 
 def csv_text(rows: list[dict[str, Any]]) -> str:
     """Return rows as CSV; lists and maps are JSON in their cell, and missing values are empty."""
-    table = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
-    return table.getvalue()
+    return csv_table({key: _cell(value) for key, value in row.items()} for row in rows)
 
 
 def _cell(value: Any) -> Any:

@@ -7,6 +7,7 @@ import yaml
 
 from rl_training.config.object_paths import is_name, name_of
 from rl_training.config.plain_data import PLAIN, is_plain, plain
+from rl_training.config.strict_yaml import FORGED, StrictLoader
 
 Wrappers: TypeAlias = Sequence[str | type | Mapping[Any, Mapping[str, Any]]]
 """As a user gives them; after the checks, a tuple of names and of maps with one name."""
@@ -19,8 +20,8 @@ def checked_wrappers(value: Any) -> tuple[str | dict[str, dict[str, Any]], ...]:
     for entry in value if isinstance(value, list | tuple) else [value]:
         if isinstance(entry, str) and entry.lstrip()[:1] in ("{", "["):
             try:
-                entry = yaml.safe_load(entry)
-            except yaml.YAMLError:
+                entry = yaml.load(entry, Loader=StrictLoader)
+            except (yaml.YAMLError, *FORGED):
                 raise ValueError(FORMS) from None
         found += [_checked(part) for part in (entry if isinstance(entry, list | tuple) else [entry])]
     return tuple(found)

@@ -148,6 +148,8 @@ def _coerce_scalar(value: Any, wanted: type) -> Any:
                 number = float(value)
             except ValueError:
                 raise ValueError("use a number") from None
+            except OverflowError:  # a whole number of more than 308 digits
+                raise ValueError("use a finite number") from None
             if number == number and abs(number) != float("inf"):
                 return number
         raise ValueError("use a finite number")

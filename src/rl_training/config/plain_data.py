@@ -24,3 +24,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def num_values(value: Any) -> int:
+    """Return the number of values in plain data, with keys, lists and maps.
+
+    >>> num_values({"a": [1, 2]})
+    5
+    """
+    if isinstance(value, dict):
+        return 1 + len(value) + sum(map(num_values, value.values()))
+    return 1 + sum(map(num_values, value)) if isinstance(value, list | tuple) else 1

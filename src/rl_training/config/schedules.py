@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import yaml
 
 from rl_training.config.object_paths import import_object, is_name, name_of
+from rl_training.config.strict_yaml import FORGED, StrictLoader
 from rl_training.core.errors import RunFault, UserError, did_you_mean
 
 ScheduleName: TypeAlias = Literal["constant", "linear", "cosine"]
@@ -48,8 +49,8 @@ def checked_schedule(value: Any) -> str | Points:
         raise ValueError("it cannot be imported by name; define the function at the top level of a module")
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = yaml.safe_load(value)
-        except yaml.YAMLError:
+            value = yaml.load(value, Loader=StrictLoader)
+        except (yaml.YAMLError, *FORGED):
             raise ValueError("write it as [[0, 1], [0.5, 0.1]]") from None
     if isinstance(value, list | tuple):
         return _checked_points(value)

@@ -17,11 +17,11 @@ import yaml
 from rl_training.config.env_wrappers import Wrappers
 from rl_training.config.fields import CheckedConfig
 from rl_training.config.object_paths import imported_object
-from rl_training.config.plain_data import PLAIN, is_plain, plain
+from rl_training.config.plain_data import PLAIN, is_plain, num_values, plain
 from rl_training.config.preprocessing import USUAL_FRAMES, Frames, preprocessing_problems
 from rl_training.config.presets import find_config, settings_of
-from rl_training.config.strict_yaml import read_yaml
-from rl_training.core.errors import ConfigError, UserError, did_you_mean
+from rl_training.config.strict_yaml import MAX_VALUES, read_yaml
+from rl_training.core.errors import MAX_PROBLEMS, ConfigError, UserError, did_you_mean
 from rl_training.core.info_keywords import InfoKeywords
 
 UpdatePath = Literal["auto", "explicit", "autograd"]
@@ -219,6 +219,10 @@ class TrainConfig(CheckedConfig):
             found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
         if not is_plain(plain(self.env_kwargs)):
             found.append(f"env_kwargs cannot be saved as they are; use {PLAIN}")
+        elif num_values(self.env_kwargs) > MAX_VALUES // 2:  # the rest of the file needs some, too
+            found.append(
+                f"env_kwargs hold more than {MAX_VALUES // 2:,} values; let the environment read a file"
+            )
         if self.env_timeout > 10**8:
             found.append(f"env_timeout is {self.env_timeout:g}; use at most {10**8:,} seconds, three years")
         if self.max_episode_steps is not None:
@@ -303,16 +307,18 @@ def config_from_dict(
         with contextlib.suppress(UserError):  # `TrainConfig` reports it
             config_class = _settings_class(values["algo"])
     inner_names = {item.name for item in fields(config_class)} if config_class else set()
-    for key in [key for key in values if key not in run_level]:
-        del values[key]
-        problems.append(_unknown_key(str(key), run_level, inner_names))
+    foreign = [key for key in values if key not in run_level]
+    values = {key: value for key, value in values.items() if key in run_level}
+    problems += [_unknown_key(str(key), run_level, inner_names) for key in foreign[:MAX_PROBLEMS]]
+    problems += [f"{len(foreign) - MAX_PROBLEMS:,} more unknown keys"] * (len(foreign) > MAX_PROBLEMS)
     settings = values.pop("algorithm", None)
     if settings is not None and not isinstance(settings, Mapping):
         problems.append(f"algorithm is {settings!r}; use a mapping of settings")
         settings = None
     if config_class is not None and settings is not None:
         unknown = [key for key in settings if key not in inner_names]
-        problems += [_unknown_setting(str(key), run_level, inner_names) for key in unknown]
+        problems += [_unknown_setting(str(key), run_level, inner_names) for key in unknown[:MAX_PROBLEMS]]
+        problems += [f"{len(unknown) - MAX_PROBLEMS:,} more unknown settings"] * (len(unknown) > MAX_PROBLEMS)
         known = {key: settings[key] for key in settings if key in inner_names}
         values["algorithm"], wrong = _with_settings(config_class(), known)
         problems += [f"algorithm.{problem}" for problem in wrong]

@@ -9,6 +9,8 @@ from pathlib import Path
 from rl_training.core.foreign_names import explanation, here_called
 
 MAX_MESSAGE = 1000
+MAX_PROBLEMS = 20
+"""Problems of a configuration that an error lists."""
 NO_MEMORY = (
     "there is not enough memory; use fewer num_envs, a smaller buffer_size, batch_size or network, or raise the limit "
     "(ulimit -v)"
@@ -73,7 +75,9 @@ class ConfigError(UserError):
     def __init__(self, problems: Iterable[str], source: str = "configuration") -> None:
         self.problems = [readable(problem) for problem in problems]
         self.source = readable(source)
-        lines = "".join(f"\n  - {problem}" for problem in self.problems)
+        lines = "".join(f"\n  - {problem}" for problem in self.problems[:MAX_PROBLEMS])
+        if len(self.problems) > MAX_PROBLEMS:
+            lines += f"\n  … and {len(self.problems) - MAX_PROBLEMS:,} more"
         text = f"{self.source}: {self.problems[0]}" if len(self.problems) == 1 else f"{self.source}:{lines}"
         Exception.__init__(self, text)
 

@@ -185,6 +185,7 @@ class Agent:
     def environment(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
         """Return the config and the function to build environments; raise if that is impossible or not permitted."""
         self.permission.refuse_wrappers(self.config)
+        self.permission.refuse_arguments(self.config)
         if isinstance(env, str):
             return self.config.with_overrides(env_id=env), None
         if env is None and self.given.factory is None:

@@ -13,7 +13,12 @@ from typing import Any, BinaryIO
 
 from rl_training.core.errors import UserError
 
-MAX_JSON_BYTES = 64 << 20
+MAX_JSON_BYTES = 16 << 20
+"""Size of a JSON file; while it is read, it may need twenty times as much memory."""
+MAX_RECORDS_BYTES = 64 << 20
+"""Size of a file with many results."""
+MAX_FILES = 100_000
+"""Files in a run folder."""
 
 
 def safe_name(text: str) -> str:
@@ -133,13 +138,19 @@ def delete_folder(folder: Path) -> None:
 
 def refuse_special_files(folder: Path) -> None:
     """Raise if there are links, pipes or devices below `folder`; files that vanish meanwhile are ignored."""
+    count = 0
     for path, folders, files in os.walk(folder):
+        count += len(folders) + len(files)
+        if count > MAX_FILES:
+            raise UserError(f"{folder} contains more than {MAX_FILES:,} files, so it is not a run")
         for name in [*folders, *files]:
             entry = Path(path) / name
             try:
                 mode = entry.lstat().st_mode
             except FileNotFoundError:
                 continue
+            except OSError as error:  # a path that is too long
+                raise UserError(f"{entry} cannot be read: {error.strerror}") from error
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise UserError(f"{entry} is a link, a pipe or a device; a run contains only regular files")
         if Path(path) == folder and "wandb" in folders:
@@ -159,10 +170,10 @@ def refuse_link_inside(folder: Path, target: Path) -> None:
             raise UserError(f"{step} is a link inside {folder}; choose another folder")
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; raise a clear error if it cannot be read."""
+def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> Any:
+    """Return the content of a JSON file of at most `limit` bytes; raise a clear error if it cannot be read."""
     try:
-        return json.loads(read_plain(path).decode("utf-8"))
+        return json.loads(read_plain(path, limit).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
 
@@ -175,15 +186,20 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return data
 
 
-def read_plain(path: Path) -> bytes:
-    """Return the bytes of a regular file of limited size; reading a pipe could block forever."""
+def read_plain(path: Path, limit: int = MAX_JSON_BYTES) -> bytes:
+    """Return the bytes of a regular file of at most `limit` bytes."""
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{path} is not a regular file")
-        if status.st_size > MAX_JSON_BYTES:
-            raise UserError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MiB, so it is not a file of a run")
-        with open(path, "rb") as file:
-            return file.read()
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > limit:
+                raise UserError(f"{path} is larger than {limit >> 10:,} KiB, so it is not a file of a run")
+            return file.read(limit)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; opening or reading a pipe could block forever."""
+    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a device may already do something
+        raise UserError(f"{path} is not a regular file")
+    # without waiting, if a pipe has replaced the file meanwhile
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))

@@ -80,6 +80,7 @@ def load_agent(
     spec = checkpoint.spec
     if env is not None and probe:
         permission.refuse_wrappers(config)
+        permission.refuse_arguments(config)
         spec = probe_spec(config, given.factory)
         check_spaces(f"checkpoint {source}", config, spec, checkpoint.spec)
     return Agent(

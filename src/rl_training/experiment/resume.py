@@ -15,7 +15,12 @@ from rl_training.core.errors import UserError
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.folders import find_checkpoint, restore_backups
-from rl_training.experiment.checkpoints.format import Checkpoint, read_checkpoint, write_checkpoint
+from rl_training.experiment.checkpoints.format import (
+    Checkpoint,
+    read_checkpoint,
+    refuse_large,
+    write_checkpoint,
+)
 from rl_training.experiment.checkpoints.locking import RunLock
 from rl_training.experiment.checkpoints.replay import verify_replay
 from rl_training.experiment.checkpoints.saved_losses import refuse_other_losses
@@ -56,14 +61,14 @@ def resume(
     refuse_special_files(run_dir)
     with RunLock(run_dir):
         restore_backups(run_dir / "checkpoints")
-        # a checkpoint asked for by name is used or refused
         home = run_dir if Path(path).resolve() == run_dir.resolve() else None
         checkpoint = _read(path, home, trust)
         source, previous = checkpoint or read_origin(run_dir, trust), read_metadata(run_dir)
         given = UserObjects(_own_class(run_dir, source.config, algorithm), factory, encoder, losses or {})
         _check_trust(checkpoint.path if checkpoint else run_dir, source, env_id, given, trusted=trust_modules)
+        saved = _without_foreign_tracker(source.config, console, trusted=source.signed or trust_modules)
         extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
-        config = given.named(source.config.with_overrides(max_time=max_time, **extension))
+        config = given.named(saved.with_overrides(max_time=max_time, **extension))
         refuse_other_losses(run_dir, source.losses, given.loss_names(config))
         if checkpoint is not None:
             checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
@@ -102,6 +107,16 @@ def _own_class(run_dir: Path, config: TrainConfig, given: type[Algorithm] | None
     return given
 
 
+def _without_foreign_tracker(config: TrainConfig, console: Console, *, trusted: bool) -> TrainConfig:
+    """Return the config without a tracker that somebody else chose: it would send data with this user's account."""
+    if trusted or config.track == "none":
+        return config
+    console.notice(
+        f"the run is not signed by you, so nothing is sent to {config.track}; give --trust-modules to send its metrics"
+    )
+    return config.with_overrides(track="none")
+
+
 def _check_trust(
     path: Path, source: Checkpoint | Origin, env_id: str | None, given: UserObjects, *, trusted: bool
 ) -> None:
@@ -112,6 +127,10 @@ def _check_trust(
     refuse_missing_factory(path, recorded, needed=source.env_factory and given.factory is None)
     named = given.settings if env_id is None else given.settings | {"env_id"}
     Permission(path, source.signed or trusted, named).refuse_all(source.config)
+    if isinstance(source, Checkpoint):
+        listed = [segment for entry in source.facts["replay"].values() for segment in entry["segments"]]
+        size = sum(segment["size"] for segment in listed)
+        refuse_large(f"the replay data of {path}", size, trusted=source.signed or trusted)
 
 
 def _unfinished(

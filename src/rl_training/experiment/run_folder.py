@@ -17,7 +17,7 @@ from rl_training.experiment.building import NO_OBJECTS, UserObjects, own_algorit
 from rl_training.experiment.checkpoints.folders import has_checkpoints, read_newest, readable_path
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.trust import Trust, imports_nothing, is_signed, sign_text
-from rl_training.experiment.files import algorithm_folder, read_json, safe_name, write_json, write_text
+from rl_training.experiment.files import algorithm_folder, read_json, read_plain, safe_name, write_json, write_text
 
 MAX_SHOWN = 200
 """Characters of a path that an error message shows."""
@@ -146,7 +146,7 @@ def read_origin(run_dir: Path, trust: Trust) -> Origin:
         record = read_json(run_dir / NAME)
         if not isinstance(record, dict):
             raise UserError(f"{run_dir / NAME} is damaged; delete it to start from config.yaml alone")
-        text = file.read_text(encoding="utf-8")
+        text = read_plain(file).decode("utf-8")
         signed = is_signed(_signed_text(text, record), record.get("signature"))
     start_from, algorithm = (
         None if record.get(name) is None else str(record[name]) for name in ("start_from", "algorithm")

@@ -1,14 +1,13 @@
 """Writes the report of a benchmark: `report.md`, figures, and the data as CSV and JSON."""
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rl_training.core.csv_cells import csv_table
 from rl_training.core.errors import UserError
 from rl_training.experiment.files import write_bytes, write_json, write_text
 from rl_training.experiment.logs.drawing import silent_drawing, warn_not_drawn
@@ -63,7 +62,7 @@ def _write(summary: Summary, records: Sequence[ScoredRun], folder: Path) -> list
         "curves.csv": _curves(summary),
     }
     for name, rows in tables.items():
-        write_text(folder / name, _csv(rows))
+        write_text(folder / name, csv_table(rows))
     write_json(folder / "report.json", _data(summary))
     write_records(folder / "records.json", records)
     drawn = _draw(summary, folder)
@@ -146,15 +145,6 @@ def _curves(summary: Summary) -> Iterator[dict[str, Any]]:
                 "task": task, "name": name, "axis": axis, "x": float(x), "value": float(band.value[k]), "low": low,
                 "high": high,
             }  # fmt: skip
-
-
-def _csv(rows: Iterable[dict[str, Any]]) -> str:
-    rows = list(rows)
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return table.getvalue()
 
 
 def _data(summary: Summary) -> dict[str, Any]:

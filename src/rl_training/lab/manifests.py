@@ -16,6 +16,7 @@ from rl_training.core.errors import ConfigError, UserError, did_you_mean
 MANIFEST = ("summary", "seeds", "presets", "overrides", "references")
 MAX_SEEDS = 10_000
 """More is probably a typing error: every seed is a run."""
+MAX_PRESETS = 200
 SEEDS = f"use a number from 1 to {MAX_SEEDS:,}, or a range such as 21-25"
 ENTRY = ("preset", "name", "published", "overrides")
 REFERENCE = ("low", "high")
@@ -121,6 +122,8 @@ def _wrong_overrides(given: Any, place: str) -> list[str]:
 def _entries(given: Any) -> tuple[list[Entry], list[str]]:
     if not isinstance(given, list) or not given:
         return [], [f"presets is {given!r}; use a list such as [ppo/cartpole, dqn/cartpole]"]
+    if len(given) > MAX_PRESETS:
+        return [], [f"presets has {len(given):,} entries; use at most {MAX_PRESETS}"]
     known, entries, problems = presets(), list[Entry](), list[str]()
     for number, item in enumerate(given):
         entry: Any = {"preset": item} if isinstance(item, str) else item

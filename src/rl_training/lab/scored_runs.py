@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.core.errors import UserError
-from rl_training.experiment.files import read_json, write_json
+from rl_training.experiment.files import MAX_RECORDS_BYTES, read_json, write_json
 from rl_training.experiment.logs.rows import ELAPSED, clock_of, is_metrics_row, read_rows
 from rl_training.experiment.records.read import DONE, RunRecord
 from rl_training.experiment.records.scores import score_of
@@ -128,7 +128,7 @@ def read_records(path: Path) -> list[ScoredRun]:
     if not path.exists():
         raise UserError(f"{path} does not exist; give the folder of a report, or its records.json")
     try:
-        data = read_json(path)
+        data = read_json(path, MAX_RECORDS_BYTES)
     except UserError as error:
         raise UserError(f"{error}; create the report again") from error
     if (

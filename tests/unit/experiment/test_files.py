@@ -150,7 +150,7 @@ def test_an_enormous_json_file_is_refused_unread(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "read_text", read)
     monkeypatch.setattr(Path, "read_bytes", read)
-    with pytest.raises(UserError, match="is larger than 64 MiB"):
+    with pytest.raises(UserError, match="is larger than 16,384 KiB"):
         read_json(path)
 
 

@@ -29,6 +29,10 @@ from rl_training.version import __version__
 FORMAT_VERSION = 2
 """Increase it when the layout changes: checkpoints of any other version are refused."""
 SPACES = ("observation_space", "action_space")
+MAX_COUNT = 2**62
+"""Largest number of steps, updates, rows or bytes in a manifest."""
+MAX_UNSIGNED_BYTES = 256 << 20
+"""Size of all tensors of a checkpoint, or of its replay data, that are read without a signature or trust."""
 FORGERIES = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError)
 """Errors that a forged or damaged file can cause."""
 
@@ -127,7 +131,8 @@ def manifest_hash(manifest: Mapping[str, Any]) -> str:
 def read_checkpoint(path: Path, trust: Trust = NO_TRUST) -> Checkpoint:
     """Read and verify the checkpoint folder at `path`; an error names the damaged file.
 
-    Raises an error if its algorithm is a class that is neither given nor trusted.
+    Raises an error if its algorithm is a class that is neither given nor trusted. A large checkpoint must be signed by
+    this user, or trusted.
     """
     refuse_special_files(path)
     manifest = _read_manifest(path)
@@ -139,12 +144,12 @@ def read_checkpoint(path: Path, trust: Trust = NO_TRUST) -> Checkpoint:
         algorithm = trust.algorithm_of(f"checkpoint {path}", algo, signed=signed)
         config = config_from_dict(settings, str(path / "manifest.json"), algorithm.config_class)
         counts = manifest["progress"]
-        budget = {"total_updates": int(counts["total_updates"])} if "total_updates" in counts else {}
+        budget = {"total_updates": _count(counts["total_updates"])} if "total_updates" in counts else {}
         progress = Progress(
-            int(counts["timesteps"]), int(counts["updates"]), config.total_timesteps, **budget
+            _count(counts["timesteps"]), _count(counts["updates"]), config.total_timesteps, **budget
         )
-        if progress.timesteps < 0 or progress.updates < 0:
-            raise ValueError("progress is negative")
+        sizes = [_count(entry["size"]) for entry in manifest["files"].values()]
+        refuse_large(f"checkpoint {path}", sum(sizes), trusted=signed or trust.modules)
         tensors = {}
         for name, entry in dict(manifest["files"]).items():
             if Path(name).name != name or not name.endswith(".safetensors"):
@@ -162,6 +167,23 @@ def read_checkpoint(path: Path, trust: Trust = NO_TRUST) -> Checkpoint:
             refuse_larger_network(path, config, state, spec)
         digest = manifest["sha256"]
         return Checkpoint(path, config, progress, state, facts, spec, algorithm, signed, digest)
+
+
+def refuse_large(source: str, size: int, *, trusted: bool) -> None:
+    """Raise if an untrusted checkpoint would make us read more than `MAX_UNSIGNED_BYTES`."""
+    if size > MAX_UNSIGNED_BYTES and not trusted:
+        raise UserError(
+            f"{source} is not signed by you, and its tensors have {size:,} bytes, more than "
+            f"{MAX_UNSIGNED_BYTES >> 20} MiB; if you trust it, give --trust-modules (in Python: trust_modules=True)"
+        )
+
+
+def _count(value: Any) -> int:
+    """Return a count of a manifest, or raise ValueError."""
+    number = int(value)
+    if not 0 <= number <= MAX_COUNT:
+        raise ValueError(f"a count is not from 0 to {MAX_COUNT:,}")
+    return number
 
 
 def _saved_spec(path: Path, saved: Mapping[str, Any], config: TrainConfig) -> EnvSpec:
@@ -190,9 +212,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts with checked types; only `spaces` is required."""
-    positions = {str(name): int(size) for name, size in facts.get("log_positions", {}).items()}
-    if min(positions.values(), default=0) < 0:
-        raise ValueError("a log position is negative")
+    positions = {str(name): _count(size) for name, size in facts.get("log_positions", {}).items()}
     best = facts.get("best_checkpoint")
     if best is not None and step_of(best) < 0:
         raise ValueError(f"best_checkpoint is {best!r}")
@@ -218,10 +238,10 @@ def _checked_evaluation(entry: Mapping[str, Any] | None) -> dict[str, Any] | Non
 
 
 def _checked_replay(entry: Mapping[str, Any]) -> dict[str, Any]:
-    segments = [dict(segment) for segment in entry["segments"]]
+    segments = [dict(segment) | {"size": _count(segment["size"])} for segment in entry["segments"]]
     return {
-        "total_rows": int(entry["total_rows"]),
-        "kept_rows": int(entry["kept_rows"]),
+        "total_rows": _count(entry["total_rows"]),
+        "kept_rows": _count(entry["kept_rows"]),
         "segments": segments,
     }
 

@@ -106,6 +106,11 @@ class SegmentStore:
             raise UserError(
                 f"{self.folder}: segments hold rows {first} to {last} of {total_rows}; use another checkpoint"
             )
+        if last - first > storage.capacity + 2 * MAX_ROWS:  # old rows are kept up to the end of their file
+            raise UserError(
+                f"{self.folder}: segments hold {last - first:,} rows, and the buffer {storage.capacity:,}; use another "
+                "checkpoint"
+            )
         for before, after in zip(self.segments, self.segments[1:], strict=False):
             if before.stop != after.start:
                 raise UserError(

@@ -6,6 +6,7 @@ data of one tensor after the other.
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,9 +17,10 @@ from safetensors.torch import load as tensors_from
 from torch import Tensor
 
 from rl_training.core.errors import UserError
-from rl_training.experiment.files import replacing
+from rl_training.experiment.files import open_regular, replacing
 
-MAX_HEADER_BYTES = 16 << 20
+MAX_HEADER_BYTES = 1 << 20
+"""Size of a header: enough for 5,000 tensors."""
 NAMES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -71,21 +73,39 @@ def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
         yield flat.view(torch.uint8).numpy().data
 
 
+def _refuse_other_size(path: Path, header: bytes, num_bytes: int) -> None:
+    """Raise if a header describes another number of bytes than there are; what it contains is checked later."""
+    try:
+        entries = [entry for name, entry in json.loads(header).items() if name != "__metadata__"]
+        described = max((int(entry["data_offsets"][1]) for entry in entries), default=0)
+    except (ValueError, RecursionError, AttributeError, TypeError, KeyError, IndexError, OverflowError):
+        return
+    if described != num_bytes:
+        raise UserError(
+            f"{path} is not a safetensors file: its header describes {described} bytes, and there are {num_bytes}"
+        )
+
+
 def read_tensors(path: Path, size: int, sha256: str) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file whose size and hash are known.
 
-    Size, header and hash are checked before any tensor is created, so memory is bounded by the size of the file.
+    Size, header and hash are checked before any tensor is created, so memory is bounded by the size of the file. What
+    the header describes must fill the file exactly, which is checked before the data is read.
     """
     try:
         if path.is_symlink():
             raise UserError(f"{path} is a symbolic link; a checkpoint contains only regular files")
-        found = path.stat().st_size
-        if found != size:
-            raise UserError(f"{path} is damaged: it has {found} bytes instead of {size}")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            found = os.fstat(file.fileno()).st_size
+            if found != size:
+                raise UserError(f"{path} is damaged: it has {found} bytes instead of {size}")
+            begin = file.read(8)
+            length = struct.unpack("<Q", begin)[0] if len(begin) == 8 else MAX_HEADER_BYTES + 1
+            if length > min(MAX_HEADER_BYTES, found - 8):
+                raise UserError(f"{path} is not a safetensors file: its header is too large")
+            _refuse_other_size(path, file.read(length), found - 8 - length)
+            file.seek(0)
             content = file.read(size)
-        if len(content) < 8 or struct.unpack_from("<Q", content)[0] > min(MAX_HEADER_BYTES, found - 8):
-            raise UserError(f"{path} is not a safetensors file: its header is too large")
         if hashlib.sha256(content).hexdigest() != sha256:
             raise UserError(f"{path} is damaged: its hash differs from the manifest's")
         tensors = tensors_from(content)

@@ -23,6 +23,7 @@ from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import wrapper_calls
 from rl_training.config.schedules import function_name
 from rl_training.core.errors import UserError
+from rl_training.experiment.checkpoints.foreign_settings import large_counts, unusual_arguments
 
 KEY_BYTES = 32
 OWN_TASKS = "rl_training.envs.tasks"
@@ -35,7 +36,10 @@ HARMLESS_WRAPPERS = (
     "RepeatAction", "RescaleAction", "RescaleObservation", "ReshapeObservation", "ResizeObservation", "StickyAction",
     "TimeAwareObservation", "TimeLimit",
 )  # fmt: skip
-"""Wrappers of `gymnasium.wrappers` without side effects, whatever their arguments; RecordVideo, say, writes files."""
+"""Wrappers of `gymnasium.wrappers` without side effects; RecordVideo, say, writes files.
+
+Their arguments may still take memory or time, so those of an untrusted checkpoint are bounded (`foreign_settings`).
+"""
 
 
 def sign_text(text: str) -> str | None:
@@ -173,12 +177,26 @@ class Permission:
         """Raise if a wrapper comes from an untrusted checkpoint."""
         self._refuse(foreign_wrappers(config))
 
+    def refuse_arguments(self, config: TrainConfig) -> None:
+        """Raise if environment or wrappers of an untrusted checkpoint have arguments that may do harm."""
+        self._refuse_unusual(unusual_arguments(config))
+
     def refuse_all(self, config: TrainConfig) -> None:
-        """Raise if training with this config would run any code without permission."""
+        """Raise if training with this config would run any code without permission, or has harmful settings."""
         self.refuse_env(config.env_id)
         self.refuse_encoder(config)
         self.refuse_schedules(config)
         self.refuse_wrappers(config)
+        self.refuse_arguments(config)
+        self._refuse_unusual(large_counts(config))
+
+    def _refuse_unusual(self, found: Iterable[tuple[str, str]]) -> None:
+        for setting, problem in found:
+            if not self.granted and setting not in self.given:
+                raise UserError(
+                    f"{self.source} is not signed by you, and {problem}; if you trust it, give --trust-modules (in "
+                    f"Python: trust_modules=True, or load(..., {setting}=...))"
+                )
 
     def vouches_for(self, config: TrainConfig) -> bool:
         """Return whether all code that the config would call is trusted."""

@@ -1,14 +1,12 @@
 """Metric files: the same rows as JSON lines, CSV and TensorBoard events, and in a tracker."""
 
 import contextlib
-import csv
 import importlib.util
-import io
 import json
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +14,9 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, text_of
 from rl_training.core.types import Progress
 from rl_training.experiment.faults import disk_fault
-from rl_training.experiment.files import unshare, write_text
-from rl_training.experiment.logs.rows import is_metrics_row, read_rows
+from rl_training.experiment.files import unshare
+from rl_training.experiment.logs.csv_metrics import CsvTable
+from rl_training.experiment.logs.rows import end_of_last_row
 from rl_training.experiment.logs.tensorboard import TensorBoardWriter
 from rl_training.runtime.callbacks import Callback
 
@@ -45,42 +44,6 @@ class JsonLines:
 
     def close(self) -> None:
         self._file.close()
-
-
-class CsvTable:
-    """`metrics.csv`; the file is rewritten when a new column appears, such as the first evaluation's."""
-
-    def __init__(self, path: Path, rows: Sequence[dict[str, Any]] = ()) -> None:
-        self.path = path
-        self._columns: list[str] = []
-        self._file: io.TextIOWrapper | None = None
-        self._rewrite(list(rows))
-
-    def log(self, metrics: dict[str, float], timesteps: int) -> None:
-        if any(name not in self._columns for name in metrics):
-            with self.path.open(encoding="utf-8", newline="") as file:
-                self._rewrite([*csv.DictReader(file), _finite(metrics)])
-            return
-        assert self._file is not None
-        csv.DictWriter(self._file, self._columns, lineterminator="\n").writerow(_finite(metrics))
-        self._file.flush()
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-    def _rewrite(self, rows: list[dict[str, Any]]) -> None:
-        self.close()
-        self._columns += [
-            name for name in dict.fromkeys(n for row in rows for n in row) if name not in self._columns
-        ]
-        table = io.StringIO()
-        writer = csv.DictWriter(table, self._columns, lineterminator="\n")
-        if rows:
-            writer.writeheader()
-            writer.writerows(rows)
-        write_text(self.path, table.getvalue())
-        self._file = self.path.open("a", encoding="utf-8", newline="")
 
 
 class WandbTracker:
@@ -135,7 +98,7 @@ class MetricFiles:
             unshare(path)
             _cut(path, positions.get(name, 0))
         tracker: dict[str, Sink] = {"wandb": WandbTracker(run_dir, config)} if config.track == "wandb" else {}
-        table = CsvTable(run_dir / "metrics.csv", read_rows(self.paths["metrics.jsonl"], is_metrics_row))
+        table = CsvTable(run_dir / "metrics.csv", self.paths["metrics.jsonl"])
         lines, events = JsonLines(self.paths["metrics.jsonl"]), TensorBoardWriter(self.paths[EVENTS])
         self.run_dir = run_dir
         self.sinks: dict[str, Sink] = {
@@ -216,5 +179,5 @@ def _cut(path: Path, size: int) -> None:
             f"{path} is shorter than when the checkpoint was written; rows are missing", stacklevel=3
         )
         # without an incomplete last row
-        size = path.read_bytes().rfind(b"\n") + 1 if path.suffix == ".jsonl" else path.stat().st_size
+        size = end_of_last_row(path) if path.suffix == ".jsonl" else path.stat().st_size
     os.truncate(path, size)

@@ -8,7 +8,6 @@ import contextlib
 import io
 import os
 import re
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,17 +16,20 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar
 
-from rl_training.config.strict_yaml import read_yaml
+from rl_training.config.strict_yaml import MAX_BYTES, read_yaml
 from rl_training.core.errors import UserError, printable, readable
 from rl_training.experiment.checkpoints.locking import is_held
-from rl_training.experiment.files import read_mapping, read_plain
+from rl_training.experiment.files import MAX_RECORDS_BYTES, read_mapping, read_plain
 from rl_training.experiment.logs.rows import (
+    MAX_ROWS,
     as_count,
     clock_of,
     is_evaluation,
     is_metrics_row,
     last_row,
+    lines_of,
     parse_rows,
+    valid_rows,
 )
 from rl_training.experiment.records.scores import score_of
 
@@ -124,11 +126,12 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     known = _identity(path, files, metadata, problems)
     if known is None:
         return RunRecord(path, name, NO_RUN, _what_else(files, problems))
-    written = _read(read_plain, path / "evaluations.jsonl", files, problems, b"")
-    rows, damaged = _parsed(written)
+    written = _read(_read_evaluations, path / "evaluations.jsonl", files, problems, b"")
+    damaged: list[int] = []
+    rows = valid_rows(lines_of(io.BytesIO(written)), _is_finite_evaluation, damaged)
+    returns = [float(row["mean_reward"]) for row in rows]  # the rows are not kept
     if damaged:
         problems.append(f"evaluations.jsonl: skipped {len(damaged)} damaged row(s)")
-    returns = [float(row["mean_reward"]) for row in rows]  # the rows are not kept
     status, remark = _status(path, files, metadata, held)
     problem = "; ".join([*([remark] if remark else []), *problems]) or None
     return RunRecord(
@@ -228,8 +231,16 @@ def _status(path: Path, files: set[str], metadata: dict[str, Any], held: bool) -
     return "abandoned", "it ended before its first step; resume starts it again"
 
 
+def _read_evaluations(path: Path) -> bytes:
+    """Return the content of `evaluations.jsonl`, if it has not too many rows."""
+    written = read_plain(path, MAX_RECORDS_BYTES)
+    if (count := written.count(b"\n")) > MAX_ROWS:
+        raise UserError(f"{path} has {count:,} rows; at most {MAX_ROWS:,} are read")
+    return written
+
+
 def _parsed(written: bytes) -> tuple[list[Evaluation], list[int]]:
-    return parse_rows(io.BytesIO(written), _is_finite_evaluation)
+    return parse_rows(lines_of(io.BytesIO(written)), _is_finite_evaluation)
 
 
 def _timesteps(path: Path, files: set[str], metadata: dict[str, Any]) -> int | None:
@@ -261,9 +272,6 @@ TOTAL = re.compile(rb"^total_timesteps: (\d{1,18})$", re.MULTILINE)
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the content of a run's `config.yaml`, unchecked: another version may have written it."""
-    with contextlib.suppress(OSError):  # read_yaml reports a missing file
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise UserError(f"{path} is not a regular file")
     return read_yaml(path, path)
 
 
@@ -287,6 +295,6 @@ def total_timesteps_of(run_dir: Path) -> int | None:
     """Return `total_timesteps` from the config, where `resume --total-timesteps` changes it."""
     path = run_dir / "config.yaml"
     with contextlib.suppress(UserError):
-        found = TOTAL.search(read_plain(path))
+        found = TOTAL.search(read_plain(path, MAX_BYTES))
         return as_count(int(found[1]) if found else read_settings(path).get("total_timesteps"))
     return None

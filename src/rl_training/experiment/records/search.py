@@ -4,6 +4,7 @@ import glob
 import os
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -14,6 +15,8 @@ from rl_training.experiment.records.read import NO_RUN, RunRecord, read_run, sca
 if TYPE_CHECKING:
     import pandas
 
+MAX_FOLDERS = 20_000
+"""Folders that are searched."""
 DEPTH = 4
 """Levels of folders that are searched, as for `runs/zoo/runs/<job>/<run>`; run folders are not searched."""
 LAUNCH = frozenset({"jobs", "results"})
@@ -132,12 +135,12 @@ def _records(path: Path) -> Iterator[RunRecord]:
     if record.is_run:
         yield record
     elif os.access(path, os.R_OK | os.X_OK):
-        yield from _inside(path, "", DEPTH)
+        yield from _inside(path, "", DEPTH, count(1))
     else:
         raise UserError(f"{path} {record.problem}; give a readable folder")
 
 
-def _inside(folder: Path, prefix: str, depth: int) -> Iterator[RunRecord]:
+def _inside(folder: Path, prefix: str, depth: int, searched: Iterator[int]) -> Iterator[RunRecord]:
     try:
         with os.scandir(folder) as entries:
             found = sorted((entry.name, entry.is_symlink()) for entry in entries if _is_folder(entry))
@@ -148,11 +151,13 @@ def _inside(folder: Path, prefix: str, depth: int) -> Iterator[RunRecord]:
         if name.startswith("."):
             continue
         path, shown = folder / name, f"{prefix}{name}"
+        if next(searched) > MAX_FOLDERS:
+            raise UserError(f"{folder}: more than {MAX_FOLDERS:,} folders to search; give a narrower folder")
         if is_link:
             yield RunRecord(path, printable(shown), NO_RUN, "a link; give its path to follow it")
             continue
         record = read_run(path, shown)
-        inner = [] if record.is_run or depth <= 1 else list(_inside(path, f"{shown}/", depth - 1))
+        inner = [] if record.is_run or depth <= 1 else list(_inside(path, f"{shown}/", depth - 1, searched))
         if any(other.is_run for other in inner):
             yield from inner
         elif record.is_run or name not in ours:

@@ -1,5 +1,6 @@
 """Tensors are written from where they lie, and what is written is what the format's own library reads."""
 
+import builtins
 import hashlib
 import os
 from pathlib import Path
@@ -97,12 +98,13 @@ def test_a_file_is_opened_once_and_what_was_read_is_its_own(
     path = tmp_path / "a.safetensors"
     known = write_tensors(path, {"a": torch.arange(4.0)})
     opened: list[object] = []
-    real = Path.open
+    real = builtins.open
 
-    def counting(self: Path, *arguments: object, **options: object) -> object:
-        opened.append(self)
-        return real(self, *arguments, **options)  # type: ignore[call-overload]
+    def counting(file: Path, *arguments: object, **options: object) -> object:
+        opened.append(file)
+        return real(file, *arguments, **options)  # type: ignore[call-overload]
 
+    monkeypatch.setattr(builtins, "open", counting)
     monkeypatch.setattr(Path, "open", counting)
     found = read_tensors(path, *known)
     assert opened == [path]

@@ -1,0 +1,124 @@
+"""Runs of somebody else: their size, their tracker and their arguments are bounded before anything is read or built."""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rl_training
+from rl_training.core.errors import UserError
+from rl_training.experiment.checkpoints import format as checkpoint_format
+from rl_training.experiment.checkpoints import tensor_files
+from rl_training.experiment.checkpoints.format import manifest_hash
+from rl_training.experiment.console import Console
+from rl_training.experiment.resume import resume
+from rl_training.experiment.start import train
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    run_dir = train(tiny()).run_dir
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+    return run_dir
+
+
+def step_of(run_dir: Path) -> Path:
+    return sorted((run_dir / "checkpoints").glob("step_*"), key=lambda path: int(path.name[5:]))[-1]
+
+
+def forge(run_dir: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    path = step_of(run_dir) / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    change(manifest)
+    manifest.pop("signature", None)
+    path.write_text(json.dumps(manifest | {"sha256": manifest_hash(manifest)}), encoding="utf-8")
+
+
+def grow(run_dir: Path, size: int) -> None:
+    """Let the weights be one sparse tensor of `size` bytes, and the manifest say so."""
+    header = json.dumps({"x": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    blob = struct.pack("<Q", len(header)) + header
+    path = step_of(run_dir) / "model.safetensors"
+    path.write_bytes(blob)
+    os.truncate(path, len(blob) + size)
+    entry = {"size": len(blob) + size, "sha256": "0" * 64}
+    forge(run_dir, lambda manifest: manifest["files"].update({"model.safetensors": entry}))
+
+
+def test_weights_of_gigabytes_are_refused_unread(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grow(foreign, 6 << 30)
+    monkeypatch.setattr(checkpoint_format, "read_tensors", lambda *_: pytest.fail("they were read"))
+    with pytest.raises(UserError, match=r"not signed by you.*more than 256 MiB.*--trust-modules"):
+        rl_training.load(step_of(foreign))
+    with pytest.raises(UserError, match="more than 256 MiB"):
+        resume(step_of(foreign), total_timesteps=128)
+
+
+def test_weights_of_another_size_than_their_header_says_are_refused_unread(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grow(foreign, 1 << 20)
+    path = step_of(foreign) / "model.safetensors"
+    os.truncate(path, path.stat().st_size + 7)
+    size = path.stat().st_size
+    monkeypatch.setattr(tensor_files, "hashlib", None)
+    with pytest.raises(UserError, match="its header describes 1048576 bytes, and there are 1048583"):
+        tensor_files.read_tensors(path, size, hashlib.sha256(b"").hexdigest())
+
+
+HUGE = 10**40
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m["progress"].update(timesteps=HUGE),
+        lambda m: m["progress"].update(updates=HUGE),
+        lambda m: m["files"]["model.safetensors"].update(size=HUGE),
+        lambda m: m["facts"]["log_positions"].update({"metrics.jsonl": HUGE}),
+    ],
+)
+def test_counts_of_forty_digits_are_refused(foreign: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    forge(foreign, change)
+    with pytest.raises(UserError, match="a count is not from 0 to"):
+        resume(step_of(foreign), total_timesteps=128)
+
+
+def test_a_foreign_tracker_is_not_followed_and_the_user_is_told(
+    foreign: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sinks = "rl_training.experiment.logs.sinks.WandbTracker"
+    monkeypatch.setattr(sinks, lambda *_: pytest.fail("data would be sent"))
+    forge(foreign, lambda manifest: manifest["config"].update(track="wandb"))
+    told: list[str] = []
+    console = Console()
+    monkeypatch.setattr(console, "notice", told.append)
+    resume(foreign, total_timesteps=128, console=console)
+    assert [text for text in told if "nothing is sent to wandb" in text]
+    assert json.loads((step_of(foreign) / "manifest.json").read_text())["config"]["track"] == "none"
+
+
+def test_a_trusted_tracker_is_followed(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told(Exception):
+        pass
+
+    def follow(*_: object) -> None:
+        raise Told
+
+    monkeypatch.setattr("rl_training.experiment.logs.sinks.WandbTracker", follow)
+    forge(foreign, lambda manifest: manifest["config"].update(track="wandb"))
+    with pytest.raises(Told):
+        resume(foreign, total_timesteps=128, trust_modules=True)
+
+
+@pytest.mark.parametrize("door", ["load", "resume"])
+def test_a_pipe_among_the_arguments_is_not_opened(foreign: Path, tmp_path: Path, door: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    forge(foreign, lambda m: m["config"].update(env_kwargs={"xml_file": str(tmp_path / "pipe")}))
+    with pytest.raises(UserError, match=r"env_kwargs contain the text .* may be a path.*--trust-modules"):
+        rl_training.load(foreign).evaluate(1) if door == "load" else resume(foreign, total_timesteps=128)
