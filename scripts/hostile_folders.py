@@ -14,7 +14,8 @@ import tyro
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from hostile_cases.run_folders import Attempt, attempts, cases, genuine_runs
+from hostile_cases import large_folders, run_folders
+from hostile_cases.run_folders import Attempt, attempts, genuine_runs
 from rl_training.experiment.files import write_text
 
 
@@ -60,7 +61,8 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"XDG_STATE_HOME": f"{folder}/state", "HOME": f"{folder}/home", "WANDB_MODE": "offline"}
         runs = genuine_runs(Path(folder))
-        for number, case in enumerate(case for case in cases() if only in case.name):
+        all_cases = [*run_folders.cases(), *large_folders.cases()]
+        for number, case in enumerate(case for case in all_cases if only in case.name):
             for each in attempts(case, runs[case.algo], Path(folder) / f"case{number}"):
                 found.append(each)
                 print(f"{each.case}: {each.door}: {', '.join(each.problems) or 'good'}", flush=True)

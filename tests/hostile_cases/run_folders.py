@@ -15,11 +15,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -36,8 +37,10 @@ from rl_training.runtime.callbacks import Callback, PauseTraining
 
 STEP = "checkpoints/step_64"
 EVENTS = "tensorboard/events.out.tfevents.scalars"
-SECONDS = 120
+SECONDS = 60
 """More than this and a command counts as stuck."""
+MAX_SECONDS, MAX_BYTES = 10, 10**9
+"""The bounds that every command must keep."""
 OURS = (
     "torch", "yaml", "tyro", "numpy", "gymnasium", "safetensors", "rich", "matplotlib", "threadpoolctl",
     "imageio_ffmpeg", "wandb", "mujoco", "Box2D", "pygame", "farama_notifications", "cloudpickle",
@@ -157,6 +160,8 @@ class Case:
     """`python -m` is lost before our first line; only the console command can be asked."""
     working_folder: bool = False
     """It is about the working folder, so `python -m` is tried inside as well."""
+    bounded: bool = False
+    """It is about memory and time, so each command is tried once, and `runs list` as well."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +172,9 @@ class Attempt:
     door: str
     problems: tuple[str, ...]
     said: str
+    seconds: float = 0.0
+    num_bytes: int = 0
+    """The largest amount of memory that the process had."""
 
 
 def refused(name: str, harm: Callable[[Arena], Any], **more: Any) -> Case:
@@ -423,6 +431,8 @@ def attempts(case: Case, genuine: Path, folder: Path) -> Iterator[Attempt]:
         spawned = {("eval", True), ("resume", True), ("load", True)}
     doors = [(door, inside) for door in ("eval", "resume", "load") for inside in (True, False)]
     ways = [(door, inside, CONSOLE if (door, inside) in spawned else ()) for door, inside in doors]
+    if case.bounded:
+        ways = [("eval", True, ()), ("resume", False, CONSOLE), ("load", False, ()), ("runs list", True, ())]
     if case.working_folder:
         ways.append(("eval", True, MODULE))
     for number, (door, inside, program) in enumerate(ways):
@@ -435,7 +445,9 @@ def attempt(case: Case, arena: Arena, door: str, program: tuple[str, ...], *, in
     """Try one door: by `program`, or by a fork if there is none."""
     run, cwd = (".", arena.run) if inside else (str(arena.run), arena.folder.parent)
     code = case.resume_code if door == "resume" else case.eval_code
-    if door == "load":
+    if door == "runs list":
+        name, code, command = "rl-training runs list", 0, ["rl-training", "runs", "list", run]
+    elif door == "load":
         if case.eval_path or case.eval_flags:
             code = 0  # it is about another door
         name = "load"
@@ -454,7 +466,9 @@ def attempt(case: Case, arena: Arena, door: str, program: tuple[str, ...], *, in
         if program
         else forked(door, command[2:] if door == "load" else command[1:], cwd)
     )
-    return judge(case.name, arena, f"{name}, {place}{'' if program else ', forked'}", ended, code)
+    found = judge(case.name, arena, f"{name}, {place}{'' if program else ', forked'}", ended, code)
+    shutil.rmtree(arena.folder, ignore_errors=True)
+    return found
 
 
 def _loader(arena: Arena) -> Path:
@@ -471,17 +485,31 @@ class Ended:
     code: int
     out: str
     err: str
+    seconds: float = 0.0
+    num_bytes: int = 0
 
 
 def spawned(command: list[str], cwd: Path) -> Ended:
     """Run a command."""
-    try:
-        done = subprocess.run(
-            command, cwd=cwd, capture_output=True, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        return Ended(-1, "", "")
-    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        return _waited_for(child.pid, out, err)
+
+
+def _waited_for(child: int, out: IO[bytes], err: IO[bytes]) -> Ended:
+    """Return how a child process ended, how long it took and how much memory; kill it if it does not end."""
+    started, stuck, found = time.monotonic(), False, 0
+    while not found:
+        found, status, used = os.wait4(child, os.WNOHANG)
+        if not found and not stuck and time.monotonic() - started > SECONDS:
+            os.kill(child, signal.SIGKILL)
+            stuck = True
+        time.sleep(0 if found else 0.01)
+    for stream in (out, err):
+        stream.seek(0)
+    code = -1 if stuck else os.waitstatus_to_exitcode(status)
+    seconds = time.monotonic() - started
+    return Ended(code, out.read().decode(), err.read().decode(), seconds, used.ru_maxrss * 1024)
 
 
 def forked(door: str, arguments: list[str], cwd: Path) -> Ended:
@@ -489,10 +517,8 @@ def forked(door: str, arguments: list[str], cwd: Path) -> Ended:
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = os.fork()
         if child == 0:
-            signal.alarm(SECONDS)
-            torch.set_num_threads(
-                1
-            )  # the threads of this process are not in the fork, and would be waited for
+            # the threads of this process are not in the fork, and would be waited for
+            torch.set_num_threads(1)
             os.chdir(cwd)
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)
@@ -504,11 +530,7 @@ def forked(door: str, arguments: list[str], cwd: Path) -> Ended:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-        _, status = os.waitpid(child, 0)
-        for stream in (out, err):
-            stream.seek(0)
-        code = os.waitstatus_to_exitcode(status)
-        return Ended(-1 if code == -signal.SIGALRM else code, out.read().decode(), err.read().decode())
+        return _waited_for(child, out, err)
 
 
 def load(path: str) -> int:
@@ -535,7 +557,14 @@ def judge(case: str, arena: Arena, door: str, ended: Ended, code: int) -> Attemp
     if ended.code != code:
         text = f"exit code {ended.code} instead of {code}"
         problems.append(text if ended.code != -1 else f"still running after {SECONDS} s")
+    if ended.seconds > MAX_SECONDS:
+        problems.append(f"took {ended.seconds:.0f} s")
+    if ended.num_bytes > MAX_BYTES:
+        problems.append(f"took {ended.num_bytes / 10**9:.1f} GB")
     errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    if code == 2 and len(errors) != 1:
+        problems.append(f"{len(errors)} errors instead of one")
     said = errors[0] if errors else ended.err.strip()[-300:]
     said = said.replace(str(arena.run), "RUN").replace(str(arena.folder), "").removeprefix("error: ")
-    return Attempt(case, door, tuple(problems), said if code or problems else "")
+    used = ended.seconds, ended.num_bytes
+    return Attempt(case, door, tuple(problems), said if code or problems else "", *used)
