@@ -74,7 +74,11 @@ def large_segment(rows: int, size: int) -> Harm:
     def harm(arena: Arena) -> None:
         name = f"segment_0_{rows}.safetensors"
         sparse(f"checkpoints/replay/{name}", entry["size"], begin)(arena)
-        listed = {"total_rows": rows, "kept_rows": 50, "segments": [entry | {"name": name, "start": 0, "stop": rows}]}
+        listed = {
+            "total_rows": rows,
+            "kept_rows": 50,
+            "segments": [entry | {"name": name, "start": 0, "stop": rows}],
+        }
         arena.forge(lambda manifest: manifest["facts"]["replay"].update(transitions=listed))
 
     return harm
@@ -148,9 +152,9 @@ def deep_folders(arena: Arena) -> None:
     before = os.getcwd()
     os.chdir(arena.run)
     try:
-        for _ in range(1_500):
-            os.mkdir("deeper")
-            os.chdir("deeper")
+        for _ in range(20):
+            os.mkdir("deeper" * 40)
+            os.chdir("deeper" * 40)
     finally:
         os.chdir(before)
 
@@ -221,7 +225,8 @@ REFUSED: dict[str, Harm] = {
     "a space nested without end": fact("facts", "spaces", "observation_space", value=nested(500)),
     "100,000 widths": algorithm(hidden_sizes=[1] * 100_000),
     "100,000 points of a schedule": algorithm(learning_rate_schedule=[[0, 1]] * 100_000),
-    "a pipe among the arguments": lambda a: (pipe("pipe")(a), settings(env_kwargs={"xml_file": str(a.run / "pipe")})(a)),
+    "a pipe among the arguments": lambda a: (
+        pipe("pipe")(a), settings(env_kwargs={"xml_file": str(a.run / "pipe")})(a)),
     "a device among the arguments": settings(env_kwargs={"xml_file": "/dev/zero"}),
     "a relative path among the arguments": settings(env_kwargs={"path": "../../outside/precious"}),
     "a module among the arguments": settings(env_kwargs={"game": "antigravity:X-v0"}),

@@ -41,6 +41,10 @@ def interpolated(initial: float, final: float, fraction: float) -> float:
     return initial + (final - initial) * fraction
 
 
+MAX_POINTS = 1_000
+"""Points of a schedule; every update searches them."""
+
+
 def checked_schedule(value: Any) -> str | Points:
     """Return a schedule as it is saved, or raise ValueError with the remedy."""
     if callable(value):
@@ -156,9 +160,11 @@ def _piecewise(points: Points) -> Callable[[float], float]:
 
 def _checked_points(value: Sequence[Any]) -> Points:
     """Return points whose fractions increase from 0 to 1 and whose factors are finite numbers ≥ 0."""
+    if len(value) > MAX_POINTS:
+        raise ValueError(f"use at most {MAX_POINTS:,} pairs")
     try:
         points = tuple((float(fraction), float(factor)) for fraction, factor in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError("use a list of [fraction, factor] pairs such as [[0, 1], [0.5, 0.1]]") from None
     fractions = [fraction for fraction, _ in points]
     if len(points) < 2:

@@ -17,7 +17,14 @@ from rl_training.experiment.building import NO_OBJECTS, UserObjects, own_algorit
 from rl_training.experiment.checkpoints.folders import has_checkpoints, read_newest, readable_path
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.trust import Trust, imports_nothing, is_signed, sign_text
-from rl_training.experiment.files import algorithm_folder, read_json, read_plain, safe_name, write_json, write_text
+from rl_training.experiment.files import (
+    algorithm_folder,
+    read_json,
+    read_plain,
+    safe_name,
+    write_json,
+    write_text,
+)
 
 MAX_SHOWN = 200
 """Characters of a path that an error message shows."""
