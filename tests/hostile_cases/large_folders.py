@@ -147,18 +147,6 @@ def many_checkpoints(arena: Arena) -> None:
         (arena.run / "checkpoints" / f"step_{number}").mkdir()
 
 
-def deep_folders(arena: Arena) -> None:
-    """Put folders into each other, deeper than a path may be long."""
-    before = os.getcwd()
-    os.chdir(arena.run)
-    try:
-        for _ in range(20):
-            os.mkdir("deeper" * 40)
-            os.chdir("deeper" * 40)
-    finally:
-        os.chdir(before)
-
-
 def twice(written: str) -> str:
     """Write a key of the manifest twice; the second one counts."""
     return '{"format_version": 99, ' + written[1:]
@@ -266,7 +254,6 @@ NOT_RESUMED: dict[str, Harm] = {
     "10^9 restarts": settings(max_restarts=10**9),
     "a metric log of 2 GB": log("metrics.jsonl", 2 * GB),
     "more than 100,000 files": many_files,
-    "folders deeper than a path": deep_folders,
     "a link to itself beside the logs": lambda a: a.link("loop", a.run / "loop"),
     "a pipe as config": pipe("config.yaml"),
     "a device as config": lambda a: a.link("config.yaml", a.run / "/dev/zero"),

@@ -103,7 +103,7 @@ CASES = [
     train("a limit of memory, too low for the networks", "--hidden-sizes", "16384", "16384", "16384",
           words=("not enough memory",), shell="ulimit -v 4000000; exec {command}"),
     train("a limit of memory, too low for the start", words=("not enough memory",),
-          shell="ulimit -v 700000; exec {command}"),
+          shell="ulimit -v 450000; exec {command}"),
     train("a limit of open files", "--num-envs", "16", "--num-steps", "8", "--env-backend", "async",
           words=("workers for 16 environments cannot be started: Too many open files; use a smaller num_envs",),
           shell="ulimit -n 40; exec {command}"),
