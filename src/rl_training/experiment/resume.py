@@ -66,15 +66,14 @@ def resume(
         source, previous = checkpoint or read_origin(run_dir, trust), read_metadata(run_dir)
         given = UserObjects(_own_class(run_dir, source.config, algorithm), factory, encoder, losses or {})
         _check_trust(checkpoint.path if checkpoint else run_dir, source, env_id, given, trusted=trust_modules)
-        saved = _without_foreign_tracker(source.config, console, trusted=source.signed or trust_modules)
+        saved = _without_foreign_tracker(source, console, trusted=trust_modules)
         extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
         config = given.named(saved.with_overrides(max_time=max_time, **extension))
         refuse_other_losses(run_dir, source.losses, given.loss_names(config))
         if checkpoint is not None:
             checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
             checkpoint = _extended(checkpoint, config) if extension else checkpoint
-            for difference in differences(checkpoint.facts["surroundings"], surroundings(config)):
-                warnings.warn(f"{difference}: the resumed run may not be bit-for-bit identical", stacklevel=2)
+            _warn_of_differences(checkpoint, config)
         with open_engine(config, factory) as engine:
             start = _starting_checkpoint(source, run_dir, given) if isinstance(source, Origin) else checkpoint
             run = Run(config, given, callbacks, console)
@@ -107,9 +106,15 @@ def _own_class(run_dir: Path, config: TrainConfig, given: type[Algorithm] | None
     return given
 
 
-def _without_foreign_tracker(config: TrainConfig, console: Console, *, trusted: bool) -> TrainConfig:
+def _warn_of_differences(checkpoint: Checkpoint, config: TrainConfig) -> None:
+    for difference in differences(checkpoint.facts["surroundings"], surroundings(config)):
+        warnings.warn(f"{difference}: the resumed run may not be bit-for-bit identical", stacklevel=3)
+
+
+def _without_foreign_tracker(source: Checkpoint | Origin, console: Console, *, trusted: bool) -> TrainConfig:
     """Return the config without a tracker that somebody else chose: it would send data with this user's account."""
-    if trusted or config.track == "none":
+    config = source.config
+    if trusted or source.signed or config.track == "none":
         return config
     console.notice(
         f"the run is not signed by you, so nothing is sent to {config.track}; give --trust-modules to send its metrics"
