@@ -1,6 +1,8 @@
 """However gradients are found and batches are handed over, the same is learned: to the recorded traces."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from traces import (
     read_traces,
 )
 
-from rl_training.algorithms import actor_critic_objective, continuous_critics, q_objective, td3
+from rl_training.algorithms import a2c, actor_critic_objective, continuous_critics, ppo, q_objective, sac, td3
 from rl_training.models.fast.backend import TorchBackend
 
 RECORDED = read_traces()["float64"]
@@ -84,6 +86,32 @@ def path(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_every_path_leaves_the_recorded_trace(name: str, path: str) -> None:
     for update, (ours, theirs) in enumerate(zip(float64_trace(CASES[name]), RECORDED[name], strict=True)):
         assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=0), f"update {update} of {name} by {path}"
+
+
+@pytest.mark.parametrize("name", EXPLICIT)
+def test_the_setting_autograd_leaves_the_recorded_trace(name: str) -> None:
+    case = replace(CASES[name], settings=CASES[name].settings | {"update_path": "autograd"})
+    assert path_of(case) == "autograd"
+    for update, (ours, theirs) in enumerate(zip(float64_trace(case), RECORDED[name], strict=True)):
+        assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=0), f"update {update} of {name}"
+
+
+LOSSES = {
+    ppo: ("ppo_loss",), a2c: ("a2c_loss",), q_objective: ("td_loss", "categorical_loss", "quantile_loss"),
+    sac: ("sac_critic_loss", "sac_actor_loss", "sac_temperature_loss"), td3: ("td3_critic_loss", "td3_actor_loss"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXPLICIT)
+def test_replaced_losses_by_autograd_leave_the_recorded_trace(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, functions in LOSSES.items():
+        for function in functions:
+            monkeypatch.setattr(module, function, partial(getattr(module, function)))
+    assert "by autograd" in path_of(CASES[name])
+    for update, (ours, theirs) in enumerate(zip(float64_trace(CASES[name]), RECORDED[name], strict=True)):
+        assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=0), f"update {update} of {name}"
 
 
 @pytest.fixture(scope="module", params=REMEMBERING)
