@@ -108,11 +108,6 @@ def _show_notices(config: TrainConfig, engine: Engine, console: Console) -> None
         console.notice(mistake)
 
 
-def _show_remarks(config: TrainConfig, factory: EnvFactory | None, console: Console) -> None:
-    for remark in environment_remarks(config, factory) if console.shows_notices else ():
-        console.notice(f"environment '{config.env_id}': {remark}")
-
-
 def _create_folder(
     run: Run, warm_start: WarmStart | None, checkpoint: Checkpoint | None, engine: Engine
 ) -> Path:
