@@ -110,6 +110,8 @@ class RunKeywords(TypedDict, total=False):
     """Number of most recent checkpoints to keep, in addition to the best one."""
     log_every_timesteps: int
     """Environment steps between rows of the metric files."""
+    log_histograms_every: int
+    """Environment steps between histograms of weights, gradients and activations in TensorBoard; 0 writes none."""
     info_keywords: InfoKeywords
     """Numbers in the environment's info that are logged and evaluated, as info/NAME: NAME for the mean over the steps
     of an episode, NAME:last, NAME:sum, NAME:min or NAME:max for the last one, the sum or an extreme."""

@@ -58,7 +58,7 @@ RUN_GROUPS = {
         "eval_every_timesteps", "num_eval_episodes", "best_by", "eval_deterministic", "max_eval_episode_steps",
         "checkpoint_every_timesteps", "keep_checkpoints",
     ),
-    "logging": ("log_every_timesteps", "info_keywords", "track"),
+    "logging": ("log_every_timesteps", "log_histograms_every", "info_keywords", "track"),
     "stopping early": ("stop_at_reward", "stop_after_stale_evals", "max_time"),
 }  # fmt: skip
 """How `--help` groups the run-level settings; a test checks that each is in exactly one group."""

@@ -27,8 +27,8 @@ from rl_training.core.info_keywords import InfoKeywords
 UpdatePath = Literal["auto", "explicit", "autograd"]
 NOT_IN_FINGERPRINT = (
     "seed", "output_dir", "device", "num_threads", "update_path", "env_timeout", "rebuild_envs", "max_restarts",
-    "checkpoint_every_timesteps", "keep_checkpoints", "log_every_timesteps", "info_keywords", "track",
-    "max_time",
+    "checkpoint_every_timesteps", "keep_checkpoints", "log_every_timesteps", "log_histograms_every",
+    "info_keywords", "track", "max_time",
 )  # fmt: skip
 """Settings excluded from the fingerprint: seed, output, machine, and how often logs and checkpoints are written.
 
@@ -155,6 +155,8 @@ class TrainConfig(CheckedConfig):
 
     log_every_timesteps: int = 2_000
     """Environment steps between rows of the metric files."""
+    log_histograms_every: int = 0
+    """Environment steps between histograms of weights, gradients and activations in TensorBoard; 0 writes none."""
     info_keywords: InfoKeywords = ()
     """Numbers in the environment's info that are logged and evaluated, as info/NAME: NAME for the mean over the steps
     of an episode, NAME:last, NAME:sum, NAME:min or NAME:max for the last one, the sum or an extreme."""
@@ -196,6 +198,7 @@ class TrainConfig(CheckedConfig):
             *self.not_positive("total_timesteps", "num_eval_episodes", "keep_checkpoints"),
             *self.negative("seed", "eval_every_timesteps", "checkpoint_every_timesteps", "max_restarts"),
             *self.not_positive("log_every_timesteps", "max_eval_episode_steps"),
+            *self.negative("log_histograms_every"),
             *([] if self.num_threads == "auto" else self.outside("num_threads", 1, 1024)),
             *self.outside("num_envs", 1, 2**16),
         ]

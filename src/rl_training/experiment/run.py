@@ -3,7 +3,7 @@
 import contextlib
 import gc
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rl_training.core.seeding import (
     seed_global_generators,
     set_global_generators,
 )
-from rl_training.core.types import EnvSpec, Evaluation, Progress
+from rl_training.core.types import Array, EnvSpec, Evaluation, Progress
 from rl_training.envs.stepper_factory import evaluation_stepper
 from rl_training.experiment.agent import Agent, agent_facts
 from rl_training.experiment.building import UserObjects, build_parts
@@ -36,6 +36,7 @@ from rl_training.experiment.faults import (
     write_traceback,
 )
 from rl_training.experiment.files import write_text
+from rl_training.experiment.histograms import HistogramLog
 from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.logs.curves import plot_learning_curve
 from rl_training.experiment.logs.metadata import Metadata
@@ -214,8 +215,18 @@ class Run:
             save_checkpoint=self.save,
             best_by=config.best_by,
             info_keywords=checked_keywords(config.info_keywords),
-            callbacks=[*self.callbacks, log, self.console, interrupts],
+            callbacks=[*self.callbacks, *self._histograms(), log, self.console, interrupts],
         )
+
+    def _histograms(self) -> list[Callback]:
+        """Return the callback that writes histograms, if the config asks for them."""
+        every = self.config.log_histograms_every
+
+        def write(numbers: Mapping[str, Array], clock: int) -> None:
+            assert self.files is not None
+            self.files.log_histograms(numbers, clock)
+
+        return [HistogramLog(every, self.parts.learner, write)] if every else []
 
     def _begin(self, checkpoint: Checkpoint | None, interrupts: Interrupts) -> Progress:
         """Restore the checkpoint, or begin a new run; return the progress so far."""

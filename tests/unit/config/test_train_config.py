@@ -449,8 +449,8 @@ class TestMisplacedSchedules:
 NOT_IN_FINGERPRINT = {
     "seed": 99, "output_dir": "elsewhere", "device": "cpu", "num_threads": 2, "update_path": "autograd",
     "env_timeout": 7.0, "rebuild_envs": "off", "max_restarts": 7, "checkpoint_every_timesteps": 7,
-    "keep_checkpoints": 7, "log_every_timesteps": 7, "info_keywords": ("fuel",), "track": "wandb",
-    "max_time": 7.0,
+    "keep_checkpoints": 7, "log_every_timesteps": 7, "info_keywords": ("fuel",),
+    "log_histograms_every": 7, "track": "wandb", "max_time": 7.0,
 }  # fmt: skip
 COUNTING = {
     "env_id": "Acrobot-v1", "total_timesteps": 7, "num_envs": 4, "env_backend": "async", "env_kwargs": {"a": 1},

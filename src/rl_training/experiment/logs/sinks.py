@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError, text_of
-from rl_training.core.types import Progress
+from rl_training.core.types import Array, Progress
 from rl_training.experiment.faults import disk_fault
 from rl_training.experiment.files import unshare
 from rl_training.experiment.logs.csv_metrics import CsvTable
@@ -99,12 +99,12 @@ class MetricFiles:
             _cut(path, positions.get(name, 0))
         tracker: dict[str, Sink] = {"wandb": WandbTracker(run_dir, config)} if config.track == "wandb" else {}
         table = CsvTable(run_dir / "metrics.csv", self.paths["metrics.jsonl"])
-        lines, events = JsonLines(self.paths["metrics.jsonl"]), TensorBoardWriter(self.paths[EVENTS])
+        lines, self._events = JsonLines(self.paths["metrics.jsonl"]), TensorBoardWriter(self.paths[EVENTS])
         self.run_dir = run_dir
         self.sinks: dict[str, Sink] = {
             "metrics.jsonl": lines,
             "metrics.csv": table,
-            EVENTS: events,
+            EVENTS: self._events,
             **tracker,
         }
 
@@ -114,6 +114,13 @@ class MetricFiles:
                 sink.log(metrics, timesteps)
             except OSError as error:
                 raise disk_fault(error, name, self.run_dir) from error
+
+    def log_histograms(self, numbers: Mapping[str, Array], timesteps: int) -> None:
+        """Write a histogram of each array to the TensorBoard file."""
+        try:
+            self._events.log_histograms(numbers, timesteps)
+        except OSError as error:
+            raise disk_fault(error, EVENTS, self.run_dir) from error
 
     def positions(self) -> dict[str, int]:
         """Flush the files to disk and return their lengths."""

@@ -1,12 +1,20 @@
-"""Writes scalars as TensorBoard event files, without TensorBoard.
+"""Writes scalars and histograms as TensorBoard event files, without TensorBoard.
 
 An event file is a sequence of TFRecords (length, its checksum, payload, its checksum), each payload a small
-protocol-buffer message. Scalars need only four of its fields.
+protocol-buffer message, of which scalars and histograms need a few fields.
 """
 
 import struct
 import time
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
+
+from rl_training.core.types import Array
+
+BINS = 64
+"""Bins of a histogram."""
 
 
 def _crc_table() -> list[int]:
@@ -38,7 +46,7 @@ def record(payload: bytes) -> bytes:
 
 
 class TensorBoardWriter:
-    """Appends scalars to one event file."""
+    """Appends scalars and histograms to one event file."""
 
     def __init__(self, path: Path) -> None:
         new = not path.exists() or path.stat().st_size == 0
@@ -50,6 +58,15 @@ class TensorBoardWriter:
         values = b"".join(
             _field(1, _field(1, name.encode()) + _float(2, value)) for name, value in metrics.items()
         )
+        self._write(_event(5, _bytes(values), step=timesteps))
+
+    def log_histograms(self, numbers: Mapping[str, Array], timesteps: int) -> None:
+        """Write a histogram of each array; numbers that are not finite are left out."""
+        values = b""
+        for name, array in numbers.items():
+            finite = array[np.isfinite(array)].astype(np.float64)
+            if len(finite):
+                values += _field(1, _field(1, name.encode()) + _field(5, _histogram(finite)))
         self._write(_event(5, _bytes(values), step=timesteps))
 
     def close(self) -> None:
@@ -67,6 +84,17 @@ def _event(number: int, content: bytes, step: int) -> bytes:
 
 def _field(number: int, content: bytes) -> bytes:
     return bytes([number << 3 | 2]) + _bytes(content)
+
+
+def _histogram(numbers: Array) -> bytes:
+    """Return a HistogramProto: extremes, count, sum, sum of squares, right ends of the bins and their counts."""
+    counts, edges = np.histogram(numbers, bins=BINS)
+    facts = (numbers.min(), numbers.max(), len(numbers), numbers.sum(), np.square(numbers).sum())
+    scalars = b"".join(
+        bytes([field << 3 | 1]) + struct.pack("<d", fact) for field, fact in enumerate(facts, start=1)
+    )
+    heights = np.concatenate([[0.0], counts])  # nothing lies left of the first edge
+    return scalars + _field(6, edges.astype("<f8").tobytes()) + _field(7, heights.astype("<f8").tobytes())
 
 
 def _float(number: int, value: float) -> bytes:
