@@ -93,6 +93,26 @@ def test_a_lock_with_another_name_is_replaced_and_not_written(tmp_path):
     assert os.listdir(run_dir) == [".lock"]
 
 
+def test_a_lock_file_that_is_replaced_while_it_is_taken_belongs_to_who_replaced_it(tmp_path, monkeypatch):
+    """Between its opening and its locking: whoever locks the old file owns nothing, and must not delete the new one."""
+    flock, path, others = fcntl.flock, tmp_path / ".lock", []
+
+    def late(*arguments):
+        if not others:
+            path.unlink(missing_ok=True)
+            others.append(path.open("wb"))
+            flock(others[0], fcntl.LOCK_EX)
+        return flock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    try:
+        with pytest.raises(UserError, match="is in use by process"):
+            RunLock(tmp_path).__enter__()
+        assert os.path.samestat(os.fstat(others[0].fileno()), path.stat())
+    finally:
+        others[0].close()
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_a_lock_that_is_no_plain_file_is_refused(tmp_path, kind):
     make = {
