@@ -1,6 +1,7 @@
 """What the documentation tells people to type works as typed."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -162,6 +163,18 @@ def test_the_commands_it_suggests_name_the_factory(cli, tmp_path, monkeypatch):
             words = lines[0].split()[lines[0].split().index("eval") :]
         outcome = cli(*words)
         assert (outcome.code, outcome.err) == (0, ""), words
+
+
+def test_the_last_line_says_that_a_run_did_badly(cli, tmp_path):
+    """DQN that does not learn anything, and nothing is said about a run that is too short to tell."""
+    flags = ["--env-id", "MountainCar-v0", "--total-timesteps", 4200, "--log-every-timesteps", 500]
+    flags += ["--num-eval-episodes", 1, "--num-envs", 1]
+    outcome = cli("train", "dqn", *flags, "--output-dir", tmp_path, "--learning-starts", 10**6)
+    last = outcome.out.strip().splitlines()[-1]
+    assert re.match(
+        r"This run did badly: the return did not rise \(.* See docs/troubleshooting.md#the-return", last
+    )
+    assert "did badly" not in cli("train", "--config", PRESET, *SHORT, "--output-dir", tmp_path).out
 
 
 def test_progress_is_told_in_plain_lines_where_there_is_no_terminal(cli, tmp_path):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.cli.arguments import Option, parse, setting_name
-from rl_training.cli.train import print_result, resumed_with
+from rl_training.cli.train import print_diagnosis, print_result, resumed_with
 from rl_training.config import TrainConfig
 from rl_training.config.fields import CheckedConfig
 from rl_training.core.errors import UserError
@@ -58,6 +58,7 @@ def run(argv: list[str]) -> int:
         print(result.run_dir)
     else:
         print_result(result, again)
+        print_diagnosis(result)
     return 0
 
 

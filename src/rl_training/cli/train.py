@@ -20,7 +20,10 @@ from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.checkpoints.warm_start import check_trust, inherited_config
 from rl_training.experiment.console import make_console
+from rl_training.experiment.diagnosis import diagnose, summary
+from rl_training.experiment.logs.metadata import read_metadata
 from rl_training.experiment.logs.profile import RunProfile
+from rl_training.experiment.logs.rows import is_evaluation, is_metrics_row, read_rows
 from rl_training.experiment.start import TrainResult, train
 from rl_training.experiment.video import can_record
 from rl_training.lab.preset_scores import compare_run_with_results
@@ -137,6 +140,7 @@ def run(argv: list[str]) -> int:
             print(f"\n{known}", flush=True)
     if profile is not None:
         print(f"\n{profile.text()}", flush=True)
+    print_diagnosis(result)
     return 0
 
 
@@ -231,6 +235,18 @@ def resumed_with(env_factory: str | None) -> Iterator[str]:
     except Interrupted as interrupted:
         interrupted.flags = flags
         raise
+
+
+def print_diagnosis(result: TrainResult) -> None:
+    """Say in the last line that a run did badly, if it did."""
+    run_dir = result.run_dir
+    if result.paused:
+        return
+    rows = read_rows(run_dir / "metrics.jsonl", is_metrics_row)
+    evaluations = read_rows(run_dir / "evaluations.jsonl", is_evaluation)
+    fine_tuned = read_metadata(run_dir).get("started_from") is not None
+    if findings := diagnose(rows, evaluations, fine_tuned=fine_tuned):
+        print(f"\n{summary(findings)}", flush=True)
 
 
 def print_result(result: TrainResult, flags: str = "") -> None:
