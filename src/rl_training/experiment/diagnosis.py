@@ -13,7 +13,7 @@ Row: TypeAlias = Mapping[str, Any]
 
 PAGE = "docs/troubleshooting.md"
 MIN_ROWS, MIN_EPISODES = 4, 20
-"""A shorter run says nothing about learning."""
+"""Shorter runs are not judged."""
 MARGIN = 0.05
 """A return that rises by less than this share of the first one has not risen."""
 LOST_SHARE = 0.5
@@ -65,7 +65,7 @@ def _no_episode() -> Finding:
 
 def _not_risen(returns: Sequence[float], scores: Sequence[float]) -> list[Finding]:
     first = returns[0]
-    # medians, as a single row or evaluation may be high by chance
+    # medians, as a single row or evaluation may be unusually high
     later = max(statistics.median(values[len(values) // 2 :]) for values in (returns, scores) if values)
     if later > first + MARGIN * abs(first):
         return []
