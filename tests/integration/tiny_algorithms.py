@@ -8,7 +8,8 @@ import torch
 
 from rl_training import PPO
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.ppo import PPOConfig
+from rl_training.algorithms.losses import Loss
+from rl_training.algorithms.ppo import PPOConfig, ppo_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,30 @@ class ScaledPPO(PPO):
             for parameter in actor.policy.parameters():
                 parameter.mul_(settings.scale)
         return actor
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedConfig(PPOConfig):
+    weight: float = 1.0
+    """Factor of the loss."""
+
+
+def weighted_loss(minibatch: Any, *, weight: float, **settings: Any) -> Any:
+    """PPO's loss times a factor."""
+    return weight * ppo_loss(minibatch, **settings)["loss"]
+
+
+class WeightedPPO(PPO):
+    """Its loss depends on a setting of its own."""
+
+    config_class = WeightedConfig
+
+    @staticmethod
+    def losses(settings: Any) -> dict[str, Loss]:
+        def loss(minibatch: Any, **others: Any) -> Any:
+            return weighted_loss(minibatch, weight=settings.weight, **others)
+
+        return {"loss": Loss(loss)}
 
 
 class Renamed(PPO):

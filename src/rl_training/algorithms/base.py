@@ -101,7 +101,10 @@ class Algorithm:
 
     @staticmethod
     def losses(settings: Any) -> dict[str, Loss]:
-        """Return the built-in losses by name; a class attribute or an argument of the same name replaces one."""
+        """Return the built-in losses by name; a class attribute or an argument of the same name replaces one.
+
+        A class of your own may override it, for losses that depend on its settings.
+        """
         return {}
 
     @classmethod

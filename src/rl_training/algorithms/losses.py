@@ -115,7 +115,7 @@ def resolved_losses(
 
 def _resolved(algorithm: "type[Algorithm]", name: str, built_in: Loss, given: LossFunction | None) -> Loss:
     current = built_in.current()
-    own = checked_loss(name, getattr(algorithm, name, None), inspect.getattr_static(algorithm, name, None))
+    own = checked_loss(name, _attribute(algorithm, name), inspect.getattr_static(algorithm, name, None))
     if own is built_in.function:
         own = None
     if given is not None and given is not (own or current.function):
@@ -128,11 +128,21 @@ def _resolved(algorithm: "type[Algorithm]", name: str, built_in: Loss, given: Lo
     return current
 
 
+def _attribute(algorithm: "type[Algorithm]", name: str) -> Any:
+    """Return a class attribute; None if it is that of a parent, and a child overrides `losses`."""
+    for part in algorithm.__mro__:
+        if name in vars(part):
+            return getattr(algorithm, name)
+        if "losses" in vars(part):
+            return None
+    return None
+
+
 def _own_gradient(algorithm: "type[Algorithm]", name: str, built_in: Gradient | None) -> Gradient | None:
     """Return the gradient of a user's class, unless a subclass of that class has another loss."""
     key = f"{name}_gradient"
     owner = next((part for part in algorithm.__mro__ if key in vars(part)), None)
-    gradient: Gradient | None = getattr(algorithm, key, None)
+    gradient: Gradient | None = _attribute(algorithm, key)
     if owner is None or gradient is built_in:
         return None
     return gradient if getattr(owner, name, None) is getattr(algorithm, name, None) else None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tiny_algorithms
 import torch
-from tiny_algorithms import Renamed, ScaledConfig, ScaledPPO
+from tiny_algorithms import Renamed, ScaledConfig, ScaledPPO, WeightedPPO
 
 import rl_training
 from rl_training import DQN, PPO
@@ -102,6 +102,15 @@ class TestInPython:
         run_dir = PPO("CartPole-v1", **small).learn().run_dir
         with pytest.raises(UserError, match=r"a run of ppo, not of tiny_algorithms:Renamed; .*start_from"):
             resume(run_dir, total_timesteps=96, algorithm=Renamed)
+
+    def test_its_loss_may_depend_on_its_settings(self, small):
+        before = weights(WeightedPPO("CartPole-v1", seed=1, **small))
+        before = {name: tensor.clone() for name, tensor in before.items()}
+        for weight in (0.0, 1.0):
+            model = WeightedPPO("CartPole-v1", seed=1, weight=weight, **small).learn()
+            moved = [name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])]
+            assert bool(moved) is bool(weight)
+            assert resume(model.run_dir, total_timesteps=96).metrics["global_step"] == 96
 
     def test_a_local_class_must_be_given(self, small):
         class Local(PPO):
