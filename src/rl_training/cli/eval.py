@@ -8,6 +8,7 @@ from typing import Annotated
 from rl_training.cli.arguments import Option, parse
 from rl_training.cli.env_flags import chosen_env
 from rl_training.core.errors import printable
+from rl_training.experiment.interrupts import closing_on_sigterm
 from rl_training.experiment.loading import load_agent
 from rl_training.experiment.video import record_video
 
@@ -39,8 +40,9 @@ def run(argv: list[str]) -> int:
     flags = parse(Eval, argv, "rl-training eval")
     env = chosen_env(flags.env_id, flags.env_factory)
     agent = load_agent(flags.run, env=env, trust_modules=flags.trust_modules, probe=False)
-    summary = agent.evaluate(flags.num_episodes, deterministic=False if flags.stochastic else None)
-    videos = record_video(agent, Path(flags.record)) if flags.record is not None else []
+    with closing_on_sigterm():
+        summary = agent.evaluate(flags.num_episodes, deterministic=False if flags.stochastic else None)
+        videos = record_video(agent, Path(flags.record)) if flags.record is not None else []
     if flags.json:
         print(json.dumps(summary | ({"videos": [str(path) for path in videos]} if videos else {})))
         return 0

@@ -39,7 +39,7 @@ def exit_code_of(command: Callable[[], int], *, debug: bool) -> int:
         return interrupted.code
     except KeyboardInterrupt as stop:
         print(printable(stop) if str(stop) else "interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return int(getattr(stop, "code", INTERRUPTED))
     except BrokenPipeError:  # the reader of our output has exited, as in `| head`
         _discard_output()
         return FAULT

@@ -92,13 +92,16 @@ class RunFault(Exception):
 class Interrupted(KeyboardInterrupt):
     """A run was stopped by a signal and can be resumed; `code` is the exit code shells expect."""
 
-    def __init__(self, signum: int, run_dir: Path, timesteps: int, checkpoint: Path | None) -> None:
+    def __init__(
+        self, signum: int, run_dir: Path, timesteps: int, checkpoint: Path | None, unit: str = "steps"
+    ) -> None:
+        """`unit` is what `timesteps` counts: `steps` or `updates`."""
         self.signum, self.run_dir, self.timesteps = signum, run_dir, timesteps
         self.code = 128 + signum
         self.flags = ""
         """What the command that resumes the run needs, such as ` --env-factory module:function`."""
         kept = f"checkpoint: {checkpoint}" if checkpoint else "no checkpoint yet"
-        super().__init__(f"stopped by {signal.Signals(signum).name} at {timesteps:,} steps; {kept}")
+        super().__init__(f"stopped by {signal.Signals(signum).name} at {timesteps:,} {unit}; {kept}")
 
 
 class EnvironmentFault(RunFault):

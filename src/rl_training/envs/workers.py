@@ -134,7 +134,14 @@ def _mortal_worker(parent: int, *args: Any) -> None:
         forked = multiprocessing.get_start_method(allow_none=True) in (None, "fork")
         if forked and os.getppid() != parent:  # the parent has ended already
             os._exit(1)
-    _async_worker(*args)
+    try:
+        _async_worker(*args)
+    except (
+        EOFError,
+        BrokenPipeError,
+        ConnectionResetError,
+    ):  # the parent was killed: no traceback on its terminal
+        os._exit(1)
 
 
 def _kill(processes: list[Any]) -> None:

@@ -4,7 +4,8 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Self, TypeVar
 
@@ -14,10 +15,39 @@ from rl_training.runtime.callbacks import Callback, PauseTraining
 T = TypeVar("T")
 MAX_ALARM = 1e8
 """Seconds (three years): some systems do not accept longer timers."""
+LONG = 2.0
+"""Seconds between a signal and its checkpoint above which the message says how long it takes."""
 
 
 class _StopNow(KeyboardInterrupt):
     """Raised by a signal handler; not an Exception, so that no environment catches it."""
+
+
+class Terminated(KeyboardInterrupt):
+    """A command was ended by SIGTERM; `code` is the exit code that shells expect."""
+
+    code = 128 + signal.SIGTERM
+
+
+@contextlib.contextmanager
+def closing_on_sigterm() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM, so that environments are closed with the processes that they have started."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+        raise Terminated("stopped by SIGTERM")
+
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Interrupts(Callback):
@@ -34,15 +64,18 @@ class Interrupts(Callback):
         self.reason: str | None = None
         self._at_once = False
         self._before: dict[int, Any] = {}
+        self._began, self._collects = time.monotonic(), 0
 
     def on_collect(self, progress: Progress) -> None:
         """Pause if requested; the trainer finishes its update first."""
+        self._collects += 1
         if self.reason is not None:
             raise PauseTraining(self.reason)
 
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
         """Pause if it was requested during the update."""
-        self.on_collect(progress)
+        if self.reason is not None:
+            raise PauseTraining(self.reason)
 
     def interruptible(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which can be repeated; raise PauseTraining as soon as a pause is requested."""
@@ -81,11 +114,16 @@ class Interrupts(Callback):
             then = (
                 "stopping"
                 if self._at_once
-                else "saving a checkpoint after this update; Ctrl-C again stops at once"
+                else f"saving a checkpoint after this update{self._usual_time()}; Ctrl-C again stops at once"
             )
             with contextlib.suppress(OSError):  # not print, which the handler may have interrupted
                 os.write(2, f"\n{signal.Signals(signum).name}: {then}\n".encode())
         self._ask(f"received {signal.Signals(signum).name}")
+
+    def _usual_time(self) -> str:
+        """Return how long collecting and updating usually takes, if that is long and known."""
+        seconds = (time.monotonic() - self._began) / self._collects if self._collects else 0.0
+        return f", which takes up to about {seconds:.0f} s" if seconds >= LONG else ""
 
     def _rung(self, signum: int, frame: FrameType | None) -> None:
         self._ask(f"time limit of {self.max_time:g} s reached")

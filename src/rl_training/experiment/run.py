@@ -140,7 +140,8 @@ class Run:
                         result = self._finished(self.trainer.fit(start))
                 if interrupts.received is not None and result.paused:
                     steps = int(result.metrics["global_step"])
-                    raise Interrupted(interrupts.received, self.run_dir, steps, self.snapshots.last)
+                    unit = self.trainer.progress.unit
+                    raise Interrupted(interrupts.received, self.run_dir, steps, self.snapshots.last, unit)
                 return result
             except EnvironmentFault as fault:
                 if self.restarts == self.config.max_restarts:

@@ -94,8 +94,8 @@ class RunLock:
                     f"{self.path.parent} is in use by process {owner}; wait for it to end, or stop it first"
                 )
         except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
-                raise
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+                raise UserError(f"{self.path} cannot be locked: {error.strerror}") from error
             raise UserError(
                 f"{self.path} cannot be locked: its file system does not support locks; use an "
                 "output_dir on another file system"

@@ -126,13 +126,22 @@ def test_a_lock_that_is_no_plain_file_is_refused(tmp_path, kind):
     assert os.listdir(tmp_path) == [".lock"]
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL])
 def test_a_file_system_without_locks_is_named_as_such(tmp_path, monkeypatch, code):
     def unable(*arguments: object) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", unable)
     with pytest.raises(UserError, match="does not support locks; use an output_dir on another"):
+        RunLock(tmp_path).__enter__()
+
+
+def test_another_error_of_the_lock_is_named_as_it_is(tmp_path, monkeypatch):
+    def unable(*arguments: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", unable)
+    with pytest.raises(UserError, match=r"\.lock cannot be locked: Input/output error"):
         RunLock(tmp_path).__enter__()
 
 
