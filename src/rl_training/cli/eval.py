@@ -52,6 +52,8 @@ def run(argv: list[str]) -> int:
         f"{summary['mean_reward']:.1f} ± {summary['std_reward']:.1f}, length {summary['mean_ep_length']:.1f} "
         f"({summary['num_episodes']} episodes{success})"
     )
+    for name in (name for name in summary if name.startswith("info/")):
+        print(f"{printable(name)}: {summary[name]:g}")
     for path in videos:
         print(f"video: {printable(path)}")
     return 0

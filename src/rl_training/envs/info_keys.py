@@ -133,8 +133,9 @@ class InfoNumbers:
             array[~out.valid] = np.nan
 
     def _note(self, info: Info) -> None:
-        if len(self._out.info_names) < MAX_NAMES:
-            self._out.info_names.update(
+        names = self._out.info_names
+        if len(names) < MAX_NAMES and not info.keys() <= names:  # new ones
+            names.update(
                 name
                 for name in info
                 if isinstance(name, str) and not name.startswith(("_", "final_obs", "final_info"))

@@ -242,4 +242,7 @@ def test_the_flag(cli, tmp_path):
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     (run,) = tmp_path.iterdir()
+    told = cli("eval", run, "--num-episodes", 3).out
+    assert "info/fuel: " in told
+    assert "info/distance: " in told
     assert "info_keywords:\n- fuel\n- distance:last\n" in (run / "config.yaml").read_text(encoding="utf-8")
