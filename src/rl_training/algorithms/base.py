@@ -253,11 +253,11 @@ class Algorithm:
 
         It predicts without its environment, which is built only to evaluate or to train. `env` replaces the
         environment: an id, or a function that builds one. Modules that the saved agent names are imported only if you
-        trained it yourself, or with `trust_modules=True`. `overrides` replace settings of the run or the algorithm.
+        trained it yourself, or with `trust_modules=True`. `overrides` replace settings of the run or the algorithm,
+        and its losses.
         """
         from rl_training.experiment.loading import load_agent
 
-        losses = {} if cls is Algorithm else cls.take_losses(overrides)
         if device is not None:
             overrides["device"] = device
         agent = load_agent(
@@ -265,12 +265,13 @@ class Algorithm:
             algorithm=None if cls is Algorithm else cls,
             env=env,
             encoder=encoder,
-            losses=losses,
             trust_modules=trust_modules,
             overrides=overrides,
         )
         assert agent.given.algorithm is not None
-        model = agent.given.algorithm(agent.config, env=agent.given.factory, encoder=encoder, **losses)
+        model = agent.given.algorithm(
+            agent.config, env=agent.given.factory, encoder=encoder, **agent.given.losses
+        )
         assert isinstance(model, cls)
         model._become(agent)
         return model

@@ -61,14 +61,15 @@ def load_agent(
 
     `algorithm` is its class, or a parent or child of it; `encoder` is the class of its encoder. `env` replaces the
     environment: an id, or a function that builds one; with `probe`, one is built at once to compare the spaces.
-    `overrides` are settings of the run or the algorithm. A module that the checkpoint names is imported only if this
-    user wrote the checkpoint, or with `trust_modules`.
+    `overrides` are settings of the run or the algorithm, or losses. A module that the checkpoint names is imported
+    only if this user wrote the checkpoint, or with `trust_modules`.
     """
     checkpoint = open_checkpoint(path, Trust(algorithm, trust_modules))
     algorithm = loading_class(checkpoint, algorithm)
-    given = UserObjects(algorithm, None if isinstance(env, str) else env, encoder, losses or {})
-    config = config_for(algorithm, checkpoint.config)
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
+    losses = dict(losses or {}) | algorithm.take_losses(changes)
+    given = UserObjects(algorithm, None if isinstance(env, str) else env, encoder, losses)
+    config = config_for(algorithm, checkpoint.config)
     env = changes.get("env_id") if env is None else env
     checkpoint = replace(checkpoint, config=given.name_encoder(config.with_overrides(**changes)))
     source, config = checkpoint.path, checkpoint.config

@@ -163,6 +163,7 @@ def test_a_loaded_agent_predicts_without_the_loss_and_learns_only_with_it(tmp_pa
     with pytest.raises(UserError, match=NAME):
         PPO.load(tmp_path / "agent", loss=tripled).learn(32)
     PPO.load(tmp_path / "agent", loss=doubled).learn(32)
+    rl_training.load(tmp_path / "agent", loss=doubled).learn(32)
     Doubled.load(tmp_path / "agent").learn(32)
 
 
