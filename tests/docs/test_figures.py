@@ -146,6 +146,7 @@ FIGURES: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/pixels.md", r"transitions take ([\d.]+) GB", lambda: replay_memory()[0]),
     ("docs/pixels.md", r"about (one \w+) of Stable-Baselines3's buffer", lambda: replay_memory()[1]),
     ("docs/reliability.md", r"test with (\d+) kills", lambda: kills("chaos.md")),
+    ("docs/reliability.md", r"another with (\d+) kills", lambda: kills("chaos_foreign.md")),
     ("docs/reliability.md", r"\[(\d+) cases\]", lambda: first("hostile.md", r"(\d+) (?:kinds of )?bad command line")),
     ("docs/reliability.md", r"\[(\d+) kinds of malicious", lambda: first("hostile_folders.md", r"(\d+) kinds")),
     ("docs/reliability.md", r"`max_eval_episode_steps` \(([\d,]+)\)", lambda: default("max_eval_episode_steps")),
