@@ -175,4 +175,4 @@ def objections(printed: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(Args, description=__doc__, default=Args(kills=5 * len(SCENARIOS)))))
+    sys.exit(main(tyro.cli(Args, description=__doc__, default=Args(kills=4 * len(SCENARIOS)))))
