@@ -115,7 +115,8 @@ def bounds_table() -> str:
     bounds = [
         ("a config or manifest in YAML", f"{strict_yaml.MAX_BYTES // KIB} KiB, {strict_yaml.MAX_VALUES:,} values"),
         ("a number in YAML", f"{strict_yaml.MAX_DIGITS} digits"),
-        ("`manifest.json`, `metadata.json`, other JSON", f"{files.MAX_JSON_BYTES // MIB} MiB"),
+        ("`metadata.json`", f"{files.MAX_METADATA_BYTES // MIB} MiB"),
+        ("`manifest.json` and other JSON", f"{files.MAX_JSON_BYTES // MIB} MiB"),
         ("`evaluations.jsonl` in lists of runs", f"{files.MAX_RECORDS_BYTES // MIB} MiB, {rows.MAX_ROWS:,} rows"),
         ("any log", f"{rows.MAX_LOG_BYTES // MIB:,} MiB, {rows.MAX_LINE_BYTES // MIB} MiB per row"),
         ("a log that is read completely", f"{rows.MAX_WHOLE_BYTES // MIB} MiB; of a larger one, {rows.SAMPLE:,} rows"),

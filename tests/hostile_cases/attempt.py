@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,10 @@ from rl_training.experiment.logs.metadata import read_metadata
 
 SECONDS = 120
 """More than this and a command counts as stuck."""
+MAX_SECONDS, MAX_BYTES = 10, 10**9
+"""The bounds that every refusal must keep."""
+LARGE = 64 << 20
+"""Files from this size on are compared by their size."""
 HERE = Path(__file__).parent
 COMMAND = (sys.executable, "-m", "rl_training")
 FORBIDDEN = ("Traceback", "nexpected", "--debug", "Warning: ", "Exception ignored")
@@ -31,6 +36,8 @@ class Verdict:
     case: Case
     said: str
     problems: tuple[str, ...]
+    seconds: float = 0.0
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,9 @@ class Ended:
     code: int | None
     out: str
     err: str
+    seconds: float = 0.0
+    num_bytes: int = 0
+    """The largest amount of memory that the process had; 0 if that is unknown."""
 
 
 def attempt(case: Case, folder: Path, genuine: Path, reference: Path) -> Verdict:
@@ -57,7 +67,7 @@ def attempt(case: Case, folder: Path, genuine: Path, reference: Path) -> Verdict
         problems += [f"changed: {', '.join(changed[:4])}"] if changed else []
     elif case.kept is not Kept.DELETED:
         problems += _lost(case, arena, reference)
-    return Verdict(case, _said(ended, arena), tuple(problems))
+    return Verdict(case, _said(ended, arena), tuple(problems), ended.seconds, ended.num_bytes)
 
 
 def make_run(folder: Path, *, paused: bool) -> Path:
@@ -84,7 +94,10 @@ def contents(folder: Path) -> dict[str, str]:
         if path.is_symlink():
             found[str(path)] = f"link to {os.readlink(path)}"
         elif path.is_file() and path.name != ".lock":
-            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+            size = path.stat().st_size
+            found[str(path)] = (
+                hashlib.sha256(path.read_bytes()).hexdigest() if size < LARGE else f"{size} bytes"
+            )
         elif path.is_dir():
             found[str(path)] = "folder"
     return found
@@ -111,20 +124,38 @@ def _start(case: Case, arena: Arena) -> Ended:
     script = case.shell.replace("{command}", command)
     if case.read_only:
         script = _without_writing(arena.here / case.read_only, script)
-    process = subprocess.Popen(
-        ["bash", "-c", script], cwd=arena.here, env=_variables(case, arena.here.parent), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    try:
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(
+            ["bash", "-c", script], cwd=arena.here, env=_variables(case, arena.here.parent),
+            stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+        )  # fmt: skip
         if case.meanwhile is not None and _trains(arena, process):
             case.meanwhile(arena)
-        out, err = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        out, err = process.communicate()
-        return Ended(None, out.decode(errors="replace"), err.decode(errors="replace"))
-    return Ended(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+        code, num_bytes = _waited_for(process)
+        seconds = time.monotonic() - started
+        for stream in (out, err):
+            stream.seek(0)
+        said = [stream.read().decode(errors="replace") for stream in (out, err)]
+    return Ended(code, *said, seconds, num_bytes)
+
+
+def _waited_for(process: "subprocess.Popen[bytes]") -> tuple[int | None, int]:
+    """Return the exit code and the memory of a process; kill it, and return no code, if it does not end."""
+    limit, stuck = time.monotonic() + SECONDS, False
+    while True:
+        try:
+            found, status, used = os.wait4(process.pid, os.WNOHANG)
+        except ChildProcessError:  # it had ended before
+            return process.returncode, 0
+        if found:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return None if stuck else process.returncode, used.ru_maxrss * 1024
+        if not stuck and time.monotonic() > limit:
+            stuck = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+        time.sleep(0.01)
 
 
 def _without_writing(folder: Path, script: str) -> str:
@@ -167,6 +198,10 @@ def judged(case: Case, ended: Ended) -> list[str]:
     if case.code in (0, 1, 2) and strange:
         problems.append(f"a line from nowhere: {strange[0][:200]}")
     problems += [f"does not say '{word}'" for word in case.words if word not in said]
+    if case.code == 2 and ended.seconds > MAX_SECONDS:
+        problems.append(f"took {ended.seconds:.0f} s")
+    if case.code == 2 and ended.num_bytes > MAX_BYTES:
+        problems.append(f"took {ended.num_bytes / 10**9:.1f} GB")
     return problems
 
 

@@ -1,6 +1,6 @@
 """All cases that a command is tried with, by culprit."""
 
-from hostile_cases import command_lines, config_files, environments, machines, saved_runs
+from hostile_cases import command_lines, config_files, endless_files, environments, machines, saved_runs
 
 GROUPS = {
     "Command lines": command_lines.CASES,
@@ -8,5 +8,6 @@ GROUPS = {
     "Environments": environments.CASES,
     "Machines": machines.CASES,
     "Runs and checkpoints": saved_runs.CASES,
+    "Files without end": endless_files.CASES,
 }
 CASES = {case.name: case for cases in GROUPS.values() for case in cases}

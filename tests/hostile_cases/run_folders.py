@@ -493,7 +493,9 @@ def spawned(command: list[str], cwd: Path) -> Ended:
     """Run a command."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
-        return _waited_for(child.pid, out, err)
+        ended = _waited_for(child.pid, out, err)
+        child.returncode = ended.code  # it has been waited for
+        return ended
 
 
 def _waited_for(child: int, out: IO[bytes], err: IO[bytes]) -> Ended:

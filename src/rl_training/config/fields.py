@@ -18,6 +18,8 @@ from rl_training.config.schedules import Schedule, checked_schedule
 from rl_training.core.errors import ConfigError, did_you_mean
 from rl_training.core.info_keywords import InfoKeywords, checked_keywords
 
+MAX_SHOWN = 300
+"""Characters of a value that an error shows."""
 LARGEST = 2**62
 """Largest whole number, so that sums and products of a few of them do not overflow."""
 
@@ -39,7 +41,7 @@ class CheckedConfig:
                 object.__setattr__(self, item.name, coerce(value, hints[item.name]))
             except ValueError as error:
                 problems.append(
-                    f"{item.name} is {value!r}; {error}{misplaced_schedule(type(self), item.name, value)}"
+                    f"{item.name} is {shown(value)}; {error}{misplaced_schedule(type(self), item.name, value)}"
                 )
                 usual = item.default if item.default_factory is MISSING else item.default_factory()
                 if usual is not MISSING:  # so that the other checks can run and report their problems
@@ -64,7 +66,13 @@ class CheckedConfig:
         sizes = getattr(self, name)
         if len(sizes) <= 64 and all(1 <= size <= 2**14 for size in sizes):
             return []
-        return [f"{name} is {list(sizes)}; use at most 64 widths from 1 to {2**14}"]
+        return [f"{name} is {shown(list(sizes))}; use at most 64 widths from 1 to {2**14}"]
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error shows it: not so long that the remedy after it is cut off."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def coerce(value: Any, annotation: Any) -> Any:

@@ -24,6 +24,8 @@ from rl_training.config.strict_yaml import MAX_VALUES, read_yaml
 from rl_training.core.errors import MAX_PROBLEMS, ConfigError, UserError, did_you_mean
 from rl_training.core.info_keywords import InfoKeywords
 
+MAX_LISTED = MAX_PROBLEMS - 1
+"""Unknown keys that an error lists; the search for a similar name takes time."""
 UpdatePath = Literal["auto", "explicit", "autograd"]
 NOT_IN_FINGERPRINT = (
     "seed", "output_dir", "device", "num_threads", "update_path", "env_timeout", "rebuild_envs", "max_restarts",
@@ -312,16 +314,16 @@ def config_from_dict(
     inner_names = {item.name for item in fields(config_class)} if config_class else set()
     foreign = [key for key in values if key not in run_level]
     values = {key: value for key, value in values.items() if key in run_level}
-    problems += [_unknown_key(str(key), run_level, inner_names) for key in foreign[:MAX_PROBLEMS]]
-    problems += [f"{len(foreign) - MAX_PROBLEMS:,} more unknown keys"] * (len(foreign) > MAX_PROBLEMS)
+    problems += [_unknown_key(str(key), run_level, inner_names) for key in foreign[:MAX_LISTED]]
+    problems += [f"{len(foreign) - MAX_LISTED:,} more unknown keys"] * (len(foreign) > MAX_LISTED)
     settings = values.pop("algorithm", None)
     if settings is not None and not isinstance(settings, Mapping):
         problems.append(f"algorithm is {settings!r}; use a mapping of settings")
         settings = None
     if config_class is not None and settings is not None:
         unknown = [key for key in settings if key not in inner_names]
-        problems += [_unknown_setting(str(key), run_level, inner_names) for key in unknown[:MAX_PROBLEMS]]
-        problems += [f"{len(unknown) - MAX_PROBLEMS:,} more unknown settings"] * (len(unknown) > MAX_PROBLEMS)
+        problems += [_unknown_setting(str(key), run_level, inner_names) for key in unknown[:MAX_LISTED]]
+        problems += [f"{len(unknown) - MAX_LISTED:,} more unknown settings"] * (len(unknown) > MAX_LISTED)
         known = {key: settings[key] for key in settings if key in inner_names}
         values["algorithm"], wrong = _with_settings(config_class(), known)
         problems += [f"algorithm.{problem}" for problem in wrong]

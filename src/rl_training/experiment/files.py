@@ -15,9 +15,11 @@ from rl_training.core.errors import UserError
 
 MAX_JSON_BYTES = 16 << 20
 """Size of a JSON file; while it is read, it may need twenty times as much memory."""
+MAX_METADATA_BYTES = 1 << 20
+"""Size of `metadata.json`, which a run writes again when its status changes."""
 MAX_RECORDS_BYTES = 64 << 20
 """Size of a file with many results."""
-MAX_FILES = 100_000
+MAX_FILES = 20_000
 """Files in a run folder."""
 
 
@@ -178,9 +180,9 @@ def read_json(path: Path, limit: int = MAX_JSON_BYTES) -> Any:
         raise UserError(f"{path} is damaged: {error}") from error
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file that contains a mapping."""
-    data = read_json(path)
+def read_mapping(path: Path, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Return the content of a JSON file of at most `limit` bytes that contains a mapping."""
+    data = read_json(path, limit)
     if not isinstance(data, dict):
         raise UserError(f"{path} is damaged: it is not a mapping")
     return data

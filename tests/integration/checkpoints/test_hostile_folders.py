@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hostile_cases import run_folders
+from hostile_cases import endless_files, large_folders, progress, run_folders
 
 pytestmark = pytest.mark.fault
 
@@ -74,3 +74,62 @@ def test_there_are_many_kinds_and_each_does_something(genuine: dict[str, Path], 
         )
         linked = any(path.stat().st_nlink > 1 for path in arena.run.rglob("*") if path.is_file())
         assert same.returncode != 0 or linked, case.name
+
+
+LARGE = {
+    "weights of 6 GB, as the manifest says": "resume",
+    "90,000 unknown settings of the run": "load",
+    "a stack of 10^8 frames": "eval",
+    "a pipe among the arguments": "eval",
+    "metrics of 500 MB in one line": "resume",
+    "300,000 evaluations": "runs list",
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_folder_that_would_take_memory_or_time(genuine: dict[str, Path], tmp_path: Path, name: str) -> None:
+    (case,) = [case for case in large_folders.cases() if case.name == name]
+    arena = run_folders.Arena(tmp_path / "there" / "arena", genuine[case.algo])
+    case.harm(arena)
+    attempt = run_folders.attempt(case, arena, LARGE[name], (), inside=False)
+    assert [
+        problem for problem in attempt.problems if " s" not in problem
+    ] == []  # other tests take time, too
+    assert 0 < attempt.num_bytes < run_folders.MAX_BYTES
+
+
+def test_no_two_cases_have_one_name() -> None:
+    names = [case.name for case in (*run_folders.cases(), *large_folders.cases())]
+    assert len(set(names)) == len(names)
+    assert len(large_folders.cases()) + len(endless_files.CASES) >= 150
+
+
+def test_the_judge_sees_time_memory_and_several_errors(genuine: dict[str, Path], tmp_path: Path) -> None:
+    arena = run_folders.Arena(tmp_path / "there" / "arena", genuine["ppo"])
+    arena.changed()
+    ended = run_folders.Ended(2, "", "error: a\nerror: b\n", 11.4, 2 * 10**9)
+    attempt = run_folders.judge("x", arena, "door", ended, 2)
+    assert attempt.problems == ("took 11 s", "took 2.0 GB", "2 errors instead of one")
+    assert (attempt.seconds, attempt.num_bytes) == (11.4, 2 * 10**9)
+
+
+def test_a_child_is_measured_and_a_stuck_one_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_folders, "SECONDS", 1)
+    waiting = "import time; x = bytearray(2 * 10**8); time.sleep(60)"
+    ended = run_folders.spawned([sys.executable, "-c", waiting], tmp_path)
+    assert ended.code == -1
+    assert 1 <= ended.seconds < 30
+    assert ended.num_bytes > 2 * 10**8
+
+
+def test_an_interrupted_search_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress.tempfile, "gettempdir", lambda: str(tmp_path))
+    first = progress.Progress("x")
+    first.add("a case", [{"problems": []}])
+    with first.path.open("a", encoding="utf-8") as file:
+        file.write('["torn')
+    assert progress.Progress("x").done == {"a case": [{"problems": []}]}
+    first.finish()
+    assert progress.Progress("x").done == {}

@@ -12,7 +12,10 @@ from hostile_cases.groups import CASES, GROUPS
 pytestmark = pytest.mark.fault
 
 BAD_INPUT = {
-    case.name: case for case in (*GROUPS["Command lines"], *GROUPS["Config files"]) if case.code == 2
+    case.name: case
+    for group in ("Command lines", "Config files", "Files without end")
+    for case in GROUPS[group]
+    if case.code == 2
 }
 SAMPLE = [
     "a command misspelt",
@@ -68,6 +71,7 @@ def test_there_are_many_cases_and_no_two_of_one_name():
 def test_the_judge_sees_what_is_wrong():
     case = Case("x", (), ("culprit",))
     assert judged(case, Ended(2, "", "error: culprit\n")) == []
+    assert judged(case, Ended(2, "", "error: culprit\n", 12.0, 3 * 10**9)) == ["took 12 s", "took 3.0 GB"]
     assert judged(case, Ended(2, "", "error: an unexpected culprit\n")) == ["says 'nexpected'"]
     assert judged(case, Ended(None, "", "")) == ["still running after 120 s"]
     assert judged(case, Ended(1, "", "Traceback\nerror: a\x1b[2J\nerror: b\n")) == [

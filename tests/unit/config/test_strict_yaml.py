@@ -30,6 +30,9 @@ def file(tmp_path: Path) -> Path:
         (f"algorithm: {{gamma: {'9' * 350}}}", "use a finite number"),
         (f"{'k' * 100_000}: 1\n{'k' * 100_000}: 2", "is not valid YAML"),
         (f"env_kwargs: {'[' * 3_000}", "is not valid YAML"),
+        (f"seed: {'x' * 200_000}", "use a whole number"),
+        (f"algorithm: {{learning_rate_schedule: [{'[0, 1],' * 2_000}]}}", "use at most 1,000 pairs"),
+        (f"algorithm: {{hidden_sizes: [{'1,' * 5_000}]}}", "use at most 64 widths"),
     ],
 )
 def test_a_config_that_would_take_minutes_is_refused_at_once(file: Path, text: str, problem: str) -> None:
@@ -52,7 +55,7 @@ def test_of_many_unknown_keys_some_are_listed(place: str) -> None:
         config_from_dict(data)
     assert time.monotonic() - started < 3
     assert len(str(refusal.value).splitlines()) <= MAX_PROBLEMS + 2
-    assert "4,980 more unknown" in "".join(refusal.value.problems)
+    assert "4,981 more unknown" in "".join(refusal.value.problems)
 
 
 def test_a_pipe_is_not_read(file: Path) -> None:

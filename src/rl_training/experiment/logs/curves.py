@@ -16,6 +16,9 @@ from rl_training.experiment.logs.rows import (
     read_rows,
 )
 
+MAX_POINTS = 20_000
+"""Points of a curve: more than there are pixels."""
+
 
 def plot_learning_curve(run_dir: Path, title: str) -> None:
     """Write the returns of a run, if there are any, as `learning_curve.png`; a failure is only a warning."""
@@ -51,7 +54,12 @@ def _returns(run_dir: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     """Return the rows of metrics that have a training return, and the evaluations."""
     rows = read_rows(run_dir / "metrics.jsonl", is_metrics_row)
     rows = [row for row in rows if row.get("rollout/ep_rew_mean") is not None]
-    return rows, read_rows(run_dir / "evaluations.jsonl", is_evaluation)
+    return _thinned(rows), _thinned(read_rows(run_dir / "evaluations.jsonl", is_evaluation))
+
+
+def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return at most `MAX_POINTS` of the rows, at equal distances."""
+    return rows[:: -(-len(rows) // MAX_POINTS)] if rows else rows
 
 
 def _draw(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: str) -> bytes:

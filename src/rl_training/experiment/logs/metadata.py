@@ -13,13 +13,17 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.experiment.files import read_mapping, write_json
+from rl_training.experiment.files import MAX_METADATA_BYTES, read_mapping, write_json
 from rl_training.version import __version__
 
 PACKAGES = (
     "torch", "numpy", "gymnasium", "safetensors", "mujoco", "ale-py", "box2d", "opencv-python-headless",
     "opencv-python",
 )  # fmt: skip
+
+
+MAX_RESUMES = 200
+"""Resumes that are recorded, so that the file stays below its limit."""
 
 
 class Metadata:
@@ -57,6 +61,7 @@ class Metadata:
         self.data["status"] = "running"
         again = {key: current[key] for key in ("arguments", "git_commit", "versions", "machine")}
         self._list("resumes").append({"started": _now(), "timesteps": timesteps, **again})
+        self.data["resumes"] = self.data["resumes"][-MAX_RESUMES:]
 
     def restarted(self, fault: str) -> None:
         """Record a restart within the same process."""
@@ -118,7 +123,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def read_metadata(run_dir: Path) -> dict[str, Any]:
     """Return a run's metadata; empty if it cannot be read."""
     try:
-        return read_mapping(run_dir / "metadata.json")
+        return read_mapping(run_dir / "metadata.json", MAX_METADATA_BYTES)
     except UserError:
         return {}
 

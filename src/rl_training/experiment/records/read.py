@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from rl_training.config.strict_yaml import MAX_BYTES, read_yaml
 from rl_training.core.errors import UserError, printable, readable
 from rl_training.experiment.checkpoints.locking import is_held
-from rl_training.experiment.files import MAX_RECORDS_BYTES, read_mapping, read_plain
+from rl_training.experiment.files import MAX_METADATA_BYTES, MAX_RECORDS_BYTES, read_mapping, read_plain
 from rl_training.experiment.logs.rows import (
     MAX_ROWS,
     as_count,
@@ -122,7 +122,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         return RunRecord(path, name, NO_RUN, "empty")
     problems: list[str] = []
     held = is_held(path)  # before the metadata, which a run writes before it releases its lock
-    metadata: dict[str, Any] = _read(read_mapping, path / "metadata.json", files, problems, {})
+    metadata: dict[str, Any] = _read(_read_metadata, path / "metadata.json", files, problems, {})
     known = _identity(path, files, metadata, problems)
     if known is None:
         return RunRecord(path, name, NO_RUN, _what_else(files, problems))
@@ -229,6 +229,10 @@ def _status(path: Path, files: set[str], metadata: dict[str, Any], held: bool) -
     if "metrics.jsonl" in files or "checkpoints" in files:
         return "damaged", "metadata.json is missing; resume continues the run"
     return "abandoned", "it ended before its first step; resume starts it again"
+
+
+def _read_metadata(path: Path) -> dict[str, Any]:
+    return read_mapping(path, MAX_METADATA_BYTES)
 
 
 def _read_evaluations(path: Path) -> bytes:
