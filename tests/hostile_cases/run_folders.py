@@ -524,6 +524,7 @@ def forked(door: str, arguments: list[str], cwd: Path) -> Ended:
             os.chdir(cwd)
             os.dup2(out.fileno(), 1)
             os.dup2(err.fileno(), 2)
+            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # a test may have replaced them
             code = 99
             try:
                 code = load(arguments[0]) if door == "load" else cli.main(arguments)

@@ -41,7 +41,7 @@ def test_the_payloads_are_live_and_the_judge_sees_them(genuine: dict[str, Path],
     arena.changed()
     ended = run_folders.forked("eval", ["eval", ".", "--num-episodes", "1", "--trust-modules"], arena.run)
     attempt = run_folders.judge("trusted", arena, "door", ended, 2)
-    assert attempt.problems == ("code was executed", "exit code 0 instead of 2")
+    assert attempt.problems == ("code was executed", "exit code 0 instead of 2", "0 errors instead of one")
 
 
 def test_the_judge_sees_what_changes_outside(genuine: dict[str, Path], tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ LARGE = {
     "90,000 unknown settings of the run": "load",
     "a stack of 10^8 frames": "eval",
     "a pipe among the arguments": "eval",
-    "metrics of 500 MB in one line": "resume",
+    "65,536 environments": "resume",
     "300,000 evaluations": "runs list",
 }
 

@@ -68,7 +68,7 @@ class TestWhole:
         folder = run_folder(tmp_path, status="running")
         lock, read = RunLock(folder).__enter__(), read_module.read_mapping
 
-        def read_and_end(path):
+        def read_and_end(path, limit: int):
             data = read(path)
             lock.__exit__(None, None, None)
             return data
@@ -81,7 +81,7 @@ class TestWhole:
         read = read_module.read_mapping
         with contextlib.ExitStack() as begun:
 
-            def begin_and_read(path):
+            def begin_and_read(path, limit: int):
                 begun.enter_context(RunLock(folder))
                 return read(path)
 
