@@ -142,8 +142,8 @@ def many_files(arena: Arena) -> None:
 
 
 def many_checkpoints(arena: Arena) -> None:
-    """Put 5,000 empty checkpoints."""
-    for number in range(1_000, 6_000):
+    """Put 2,000 empty checkpoints."""
+    for number in range(1_000, 3_000):
         (arena.run / "checkpoints" / f"step_{number}").mkdir()
 
 
@@ -286,7 +286,7 @@ HARMLESS: dict[str, Harm] = {
     "a config with a number of 100,000 digits": lambda a: a.put("config.yaml", f"seed: 0x{'f' * 100_000}\n"),
     "a table of 6 GB": sparse("metrics.csv"),
     "`last` of 6 GB": sparse("checkpoints/best"),
-    "5,000 empty checkpoints": many_checkpoints,
+    "2,000 empty checkpoints": many_checkpoints,
     "a tracker": settings(track="wandb"),
 }  # fmt: skip
 """Harms that change nothing for the user, except that damaged logs are lost."""

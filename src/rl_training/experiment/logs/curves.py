@@ -18,6 +18,8 @@ from rl_training.experiment.logs.rows import (
 
 MAX_POINTS = 20_000
 """Points of a curve: more than there are pixels."""
+MAX_DOTTED = 1_000
+"""Evaluations whose episodes are drawn as dots; each takes a millisecond."""
 
 
 def plot_learning_curve(run_dir: Path, title: str) -> None:
@@ -57,9 +59,9 @@ def _returns(run_dir: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     return _thinned(rows), _thinned(read_rows(run_dir / "evaluations.jsonl", is_evaluation))
 
 
-def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return at most `MAX_POINTS` of the rows, at equal distances."""
-    return rows[:: -(-len(rows) // MAX_POINTS)] if rows else rows
+def _thinned(rows: list[dict[str, Any]], limit: int = MAX_POINTS) -> list[dict[str, Any]]:
+    """Return at most `limit` of the rows, at equal distances."""
+    return rows[:: -(-len(rows) // limit)] if rows else rows
 
 
 def _draw(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title: str) -> bytes:
@@ -77,8 +79,10 @@ def _figure(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title
         )  # fmt: skip
     if evaluations:
         steps = [clock_of(row) for row in evaluations]
-        for step, row in zip(steps, evaluations, strict=True):
-            axes.plot([step] * len(row["returns"]), row["returns"], ".", color="tab:blue", alpha=0.25, ms=4)
+        for row in _thinned(evaluations, MAX_DOTTED):
+            axes.plot(
+                [clock_of(row)] * len(row["returns"]), row["returns"], ".", color="tab:blue", alpha=0.25, ms=4
+            )
         axes.plot(
             steps,
             [row["mean_reward"] for row in evaluations],

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.core.errors import UserError
+from rl_training.experiment.logs import curves
 from rl_training.experiment.logs import rows as module
 from rl_training.experiment.logs.rows import end_of_last_row, last_row, read_rows
 
@@ -72,3 +73,20 @@ def test_the_end_of_the_last_row(tmp_path: Path, rows: int) -> None:
     path.write_bytes(ROW * rows + b"x" * 200_000)
     assert end_of_last_row(path) == len(ROW) * rows
     assert last_row(path) == {}
+
+
+def test_a_curve_of_many_evaluations_is_drawn_with_few_dots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    monkeypatch.setattr(
+        curves, "_draw", lambda rows, evaluations, title: drawn.append(len(evaluations)) or b""
+    )
+    row = b'{"timesteps": 1, "mean_reward": 1, "returns": [1]}\n'
+    for count in (curves.MAX_POINTS, 2 * curves.MAX_POINTS + 1):
+        (tmp_path / "evaluations.jsonl").write_bytes(row * count)
+        curves.plot_learning_curve(tmp_path, "title")
+    assert drawn == [curves.MAX_POINTS, -(-(2 * curves.MAX_POINTS + 1) // 3)]
+    evaluations = [{"timesteps": k, "mean_reward": 1.0, "returns": [1.0]} for k in range(3_000)]
+    (axes,) = curves._figure([], evaluations, "title").axes
+    assert len(axes.lines) == 1_000 + 1
