@@ -45,13 +45,17 @@ def test_one_more_setting_takes_few_lines():
 
 
 @pytest.mark.slow
-def test_the_page_runs_as_shown(project):
+def test_the_page_runs_as_shown(project, cli, monkeypatch):
     assert run(project, "script.py").count("MyPPO(") == 3
+    monkeypatch.chdir(project)
     shown = ""
     for command in SHELL.splitlines():
         name, *words = command.split()
         assert name == "rl-training"
-        shown += run(project, "-m", "rl_training.cli", *words)
+        outcome = cli(*words)
+        assert outcome.code == 0, outcome.err
+        shown += outcome.out
+    sys.modules.pop("my_ppo")
     assert "Factor of all initial weights" in shown
     assert "2 of 2 runs are finished" in shown
     assert len(list(project.glob("runs/my_ppo-MyPPO__CartPole-v1__*"))) == 5
@@ -61,17 +65,11 @@ def test_the_page_runs_as_shown(project):
 def test_the_example_project_compares_two_algorithms(tmp_path):
     folder = tmp_path / "research_project"
     shutil.copytree(ROOT / "examples" / "research_project", folder)
-    shown = run(folder, "compare.py", "--seeds", "2", "--total-timesteps", "1024", "--processes", "2")
+    shown = run(folder, "compare.py", "--seeds", "1", "--total-timesteps", "1024", "--processes", "2")
     rows = re.findall(r"^\| (\w+\.yaml) \| (-?[\d.]+) \[.*\] \| [\d.]+ \[.*\] \|$", shown, re.MULTILINE)
     assert [name for name, _ in rows] == ["ppo.yaml", "robust_ppo.yaml"]
     assert re.search(r"P\(a run of RobustPPO beats one of PPO\) = \d\.\d\d \[", shown)
-    paths = re.findall(
-        r'"update_path": "(\w+)',
-        "".join(
-            path.read_text(encoding="utf-8")
-            for path in sorted(folder.glob("runs/runs/robust*/*/metadata.json"))
-        ),
-    )
-    assert len(paths) == 2
+    (metadata,) = folder.glob("runs/runs/robust_ppo-*/*/metadata.json")
+    assert '"update_path": "explicit, loss by autograd"' in metadata.read_text(encoding="utf-8")
     readme = (folder / "README.md").read_text(encoding="utf-8")
     assert all(f"`{file.name}`" in readme for file in folder.iterdir() if file.suffix in (".py", ".yaml"))
