@@ -85,7 +85,7 @@ def test_train_without_a_config(cli, tmp_path):
     config = load_config(Path(outcome.out.strip()) / "config.yaml")
     expected = TrainConfig(
         algo="ppo", env_id="CartPole-v1", seed=3, total_timesteps=512, num_eval_episodes=2, num_envs=2,
-        output_dir=str(tmp_path), normalize_obs=True, rebuild_envs="off", num_threads=1,
+        output_dir=str(tmp_path), normalize_obs=True, rebuild_envs="off",
         algorithm=PPOConfig(
             learning_rate=1e-3, hidden_sizes=(16, 8), normalize_advantage=False, target_kl=0.05,
             learning_rate_schedule="cosine",
@@ -108,7 +108,6 @@ def test_flags_go_on_top_of_the_config(cli, tmp_path):
         num_eval_episodes=2,
         output_dir=str(tmp_path),
         rebuild_envs="off",
-        num_threads=1,
     )
     assert load_config(Path(outcome.out.strip()) / "config.yaml") == expected
 

@@ -227,7 +227,7 @@ class TestInsideOfACallback:
         look = Look()
         model = PPO(config).learn(callbacks=[look])
         assert look.context.run_dir == only_run(config)
-        assert look.context.config == config.with_overrides(rebuild_envs="off", num_threads=1)  # resolved
+        assert look.context.config == config.with_overrides(rebuild_envs="off")  # resolved
         assert (seen["start"], seen["evaluated"], seen["predicted"]) == (0, 2, ())
         assert not same(seen[32], seen[64])
         assert not same(seen[64], seen[96])

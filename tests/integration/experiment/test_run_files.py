@@ -59,7 +59,7 @@ def test_every_promised_file_is_there(run_dir, read_pointer):
 
 
 def test_the_config_is_resolved_and_reads_back(run_dir, config):
-    assert load_config(run_dir / "config.yaml") == config.with_overrides(rebuild_envs="off", num_threads=1)
+    assert load_config(run_dir / "config.yaml") == config.with_overrides(rebuild_envs="off")
 
 
 def test_metadata_is_enough_to_do_the_run_again(run_dir):

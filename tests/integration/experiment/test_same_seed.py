@@ -132,7 +132,7 @@ def test_the_callers_thread_count_is_left_alone(tiny):
         def on_update(self, progress, result):
             inside.append(torch.get_num_threads())
 
-    train(tiny(num_threads=before + 1), callbacks=[Watch()])
+    train(tiny(num_threads=before + 1, update_path="autograd"), callbacks=[Watch()])
     assert set(inside) == {before + 1}
     assert torch.get_num_threads() == before
 
