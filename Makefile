@@ -63,6 +63,7 @@ endif
 bench-ours: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/bench_reliability.py
 	$(BIN)/python benchmarks/bench_buffer.py
+	$(BIN)/python benchmarks/bench_callbacks.py
 
 # one thread, two and auto, on idle cores and beside a busy one; writes results/threads.md
 bench-threads: $(VENV)/.installed-dev

@@ -17,7 +17,7 @@ from rl_training.config import TrainConfig, strict_yaml
 from rl_training.config.presets import presets
 from rl_training.core.spaces import as_data
 from rl_training.envs import determinism
-from rl_training.experiment import files
+from rl_training.experiment import diagnosis, files
 from rl_training.experiment.checkpoints import foreign_settings, tensor_files
 from rl_training.experiment.checkpoints import format as checkpoint_format
 from rl_training.experiment.logs import rows
@@ -138,7 +138,18 @@ def bounds_table() -> str:
     )
 
 
+def listening(variant: str) -> int:
+    """Return the microseconds that listening adds to one step of eight CartPoles."""
+    text = (ROOT / "results" / "callbacks.md").read_text(encoding="utf-8")
+    found = re.search(rf"\| `{variant}[^|]*\| \d+ \| \+(\d+) \|", text)
+    assert found is not None, variant
+    return int(found[1])
+
+
 FIGURES: list[tuple[str, str, Callable[[], str]]] = [
+    ("docs/logging.md", r"takes about (\d+) µs per step, a tenth", lambda: str(listening("on_step"))),
+    ("docs/logging.md", r"keyword takes about (\d+) µs", lambda: f"{listening('info_keywords') / 8:.0f}"),
+    ("docs/troubleshooting.md", r"at most (\d+)% above", lambda: f"{100 * diagnosis.MARGIN:.0f}"),
     ("docs/memory.md", r"runs ([\d.]+) times as fast", lambda: f"{speed('RecurrentPPO, CartPole-v1', CONTRIB)[2]:.1f}"),
     ("docs/memory.md", r"killed (\d+) times", lambda: kills("chaos_memory_masks.md", "memory")),
     ("docs/masks.md", r"killed (\d+) times", lambda: kills("chaos_memory_masks.md", "masks")),

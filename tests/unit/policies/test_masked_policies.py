@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from records import step_arrays
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.components import BuildContext
@@ -44,6 +45,7 @@ def some_obs(rng: np.random.Generator, rows: int = ENVS) -> tuple[np.ndarray, np
 def acted_for(parts: Any) -> Any:
     class Still:
         spec, rows = SPEC, Rows.one_per_env(ENVS)
+        out = step_arrays(np.zeros((ENVS, 4), np.float32), np.zeros(ENVS))
 
     return LocalSampler(Still(), parts.actor.explorer, None).acted
 

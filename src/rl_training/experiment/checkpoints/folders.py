@@ -83,7 +83,7 @@ def _retry_while_changing(given: Path, attempt: Callable[[list[str]], Checkpoint
             break
         time.sleep(PAUSE)
     for remark in remarks:
-        warnings.warn(remark, stacklevel=3)
+        warnings.warn(remark, stacklevel=2)
     if checkpoint is None:
         assert fault is not None
         raise fault
