@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rl_training.core.csv_cells import csv_cell
-from rl_training.core.errors import UserError
-from rl_training.experiment.files import open_regular, replacing
+from rl_training.experiment.files import open_regular, replacing, unshare
 from rl_training.experiment.logs.rows import (
     MAX_LINE_BYTES,
     MAX_LOG_BYTES,
@@ -44,11 +43,13 @@ class CsvTable:
         elif (kept := kept_part(path, log)) is not None:
             self._columns, size = kept
             self._header = _line(self._columns)
+            unshare(path)
             os.truncate(path, size)
         else:
+            differs = "has other rows than" if size <= MAX_LOG_BYTES else "is not compared with"
             warnings.warn(
-                f"{path} has other rows than {log.name}, which is too large to create it again; it continues with new "
-                f"rows only, and {log.name} has all of them",
+                f"{path} {differs} {log.name}, which is too large to create it again; it continues with new rows only, "
+                f"and {log.name} has all of them",
                 stacklevel=2,
             )
             self._write([])
@@ -90,12 +91,12 @@ def kept_part(path: Path, log: Path) -> tuple[list[str], int] | None:
     """Return the columns of a table, and the size of the part that has the rows of `log`; None if they differ.
 
     The number of rows, the first and the last row and the names of the columns are compared, and all cells must be
-    numbers. Both files are read once, in chunks.
+    numbers. Both files are read once, in chunks. A log of more than `MAX_LOG_BYTES` is not read.
     """
     try:
         with open_regular(log) as rows, open_regular(path) as table:
             if os.fstat(rows.fileno()).st_size > MAX_LOG_BYTES:
-                raise UserError(f"{log} has more than {MAX_LOG_BYTES >> 20} MiB, so it is not a log")
+                return None
             header, first_row = table.readline(MAX_LINE_BYTES), table.readline(MAX_LINE_BYTES)
             columns = next(csv.reader([header.decode("utf-8")]), [])
             first = json.loads(rows.readline(MAX_LINE_BYTES))

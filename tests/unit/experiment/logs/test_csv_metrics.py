@@ -77,6 +77,32 @@ def test_a_large_table_is_cut_to_the_rows_of_its_log(tmp_path: Path, monkeypatch
     assert table.read_bytes() == whole
 
 
+def test_a_large_table_with_hard_links_is_copied_before_it_is_cut(tmp_path: Path, monkeypatch: Any) -> None:
+    """As in a copy that `cp -al` made: the original must not change."""
+    table, log = written(tmp_path, ROWS)
+    call_large(monkeypatch)
+    original = tmp_path / "original.csv"
+    original.hardlink_to(table)
+    whole = table.read_bytes()
+    log.write_text("".join(json.dumps(row) + "\n" for row in ROWS[:1_500]), encoding="utf-8")
+    again = CsvTable(table, log)
+    again.log(ROWS[0], 1)
+    again.close()
+    assert original.read_bytes() == whole
+    assert len(cells(table)) == 1_502
+
+
+def test_a_log_that_is_too_large_to_read_continues_with_new_rows(tmp_path: Path, monkeypatch: Any) -> None:
+    table, log = written(tmp_path, ROWS)
+    call_large(monkeypatch)
+    monkeypatch.setattr(csv_metrics, "MAX_LOG_BYTES", log.stat().st_size - 1)
+    with pytest.warns(UserWarning, match=r"is not compared with metrics\.jsonl.*continues with new rows"):
+        again = CsvTable(table, log)
+    again.log(ROWS[0], 1)
+    again.close()
+    assert len(cells(table)) == 2
+
+
 @pytest.mark.parametrize(
     "harm", ["a row less", "another row", "a formula", "a new column", "missing", "no header"]
 )
