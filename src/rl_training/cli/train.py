@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import gymnasium
+
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.lookup import config_for, find_algorithm
 from rl_training.cli.arguments import Argument, Option, arguments_of, parse_values, print_help, wants_help
@@ -242,11 +244,23 @@ def print_diagnosis(result: TrainResult) -> None:
     run_dir = result.run_dir
     if result.paused:
         return
-    rows = read_rows(run_dir / "metrics.jsonl", is_metrics_row)
-    evaluations = read_rows(run_dir / "evaluations.jsonl", is_evaluation)
+    try:
+        rows = read_rows(run_dir / "metrics.jsonl", is_metrics_row)
+        evaluations = read_rows(run_dir / "evaluations.jsonl", is_evaluation)
+        good = _good_return(load_config(run_dir / "config.yaml"))
+    except UserError:  # such as a log that is too large to read; the run itself is fine
+        return
     fine_tuned = read_metadata(run_dir).get("started_from") is not None
-    if findings := diagnose(rows, evaluations, fine_tuned=fine_tuned):
+    if findings := diagnose(rows, evaluations, fine_tuned=fine_tuned, good_return=good):
         print(f"\n{summary(findings)}", flush=True)
+
+
+def _good_return(config: TrainConfig) -> float | None:
+    """Return the return that is good enough: `stop_at_reward`, or the one that the environment was registered with."""
+    if config.stop_at_reward is not None:
+        return config.stop_at_reward
+    known = gymnasium.registry.get(config.env_id.rpartition(":")[2])
+    return None if known is None else known.reward_threshold
 
 
 def print_result(result: TrainResult, flags: str = "") -> None:

@@ -1,13 +1,17 @@
 """What went wrong in a run that did badly: findings from its metric rows and evaluations, as pure functions.
 
-A run did badly if its return did not rise, if it fell back from its best, or if no episode ended. Other signs, such as
+A run did badly if its return did not rise, if it fell back from its best, or if no episode ended; never if its last
+evaluation is good enough. Other signs, such as
 a vanished entropy, are named only then: in a good run they are harmless.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from rl_training.experiment.logs.rows import is_number
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -32,20 +36,27 @@ class Finding:
     """A possible reason, and not what went wrong itself."""
 
 
-def diagnose(rows: Sequence[Row], evaluations: Sequence[Row], *, fine_tuned: bool = False) -> list[Finding]:
+def diagnose(
+    rows: Sequence[Row],
+    evaluations: Sequence[Row],
+    *,
+    fine_tuned: bool = False,
+    good_return: float | None = None,
+) -> list[Finding]:
     """Return what went wrong, most important first; nothing for a good run or one that is too short to tell.
 
     `rows` are those of metrics.jsonl, `evaluations` those of evaluations.jsonl. The return of a `fine_tuned` agent need
-    not rise.
+    not rise. Nothing went wrong in a run whose last evaluation reaches `good_return`.
     """
-    returns = _column(rows, "rollout/ep_rew_mean")
     if len(rows) < MIN_ROWS:
         return []
+    returns, scores = _column(rows, "rollout/ep_rew_mean"), _column(evaluations, "mean_reward")
     if not returns:
-        return [] if evaluations or "time/episodes" not in rows[-1] else [_no_episode()]
-    if len(returns) < MIN_ROWS or rows[-1].get("time/episodes", 0) < MIN_EPISODES:
+        return _no_episode(rows[-1], evaluations)
+    if len(returns) < MIN_ROWS or _number(rows[-1], "time/episodes", 0.0) < MIN_EPISODES:
         return []
-    scores = _column(evaluations, "mean_reward")
+    if scores and good_return is not None and scores[-1] >= good_return:
+        return []
     found = _fallen_back(returns[0], evaluations)
     found = found or ([] if fine_tuned else _not_risen(returns, scores))
     return found + [cause for rule in CAUSES for cause in rule(rows)] if found else []
@@ -59,15 +70,22 @@ def summary(findings: Sequence[Finding]) -> str:
     return f"{text}. See {PAGE}#{findings[0].section}"
 
 
-def _no_episode() -> Finding:
-    return Finding("no-episode-ends", "no episode ended, so its return is not known")
+def _no_episode(last: Row, evaluations: Sequence[Row]) -> list[Finding]:
+    """Evaluations count as well: training may be too short for a single long episode."""
+    if "time/total_timesteps" not in last or _number(last, "time/episodes") != 0 or not evaluations:
+        return []
+    played = _number(evaluations[-1], "num_episodes", 0.0)
+    if played < 1 or _number(evaluations[-1], "num_capped_episodes") != played:
+        return []
+    text = "no episode ended, neither in training nor in the last evaluation, so returns are partial"
+    return [Finding("no-episode-ends", text)]
 
 
 def _not_risen(returns: Sequence[float], scores: Sequence[float]) -> list[Finding]:
     first = returns[0]
     # medians, as a single row or evaluation may be unusually high
     later = max(statistics.median(values[len(values) // 2 :]) for values in (returns, scores) if values)
-    if later > first + MARGIN * abs(first):
+    if max([later, *scores[-1:]]) > first + MARGIN * abs(first):
         return []
     return [
         Finding(
@@ -78,17 +96,18 @@ def _not_risen(returns: Sequence[float], scores: Sequence[float]) -> list[Findin
 
 
 def _fallen_back(first: float, evaluations: Sequence[Row]) -> list[Finding]:
-    if len(evaluations) < 2:
+    scored = [
+        (_number(row, "mean_reward"), _number(row, "std_reward", 0.0))
+        for row in evaluations
+        if math.isfinite(_number(row, "mean_reward"))
+    ]
+    if len(scored) < 2:
         return []
-    best, last = max(evaluations, key=lambda row: row["mean_reward"]), evaluations[-1]
-    gained, lost = best["mean_reward"] - first, best["mean_reward"] - last["mean_reward"]
-    spread = best.get("std_reward", 0.0) + last.get("std_reward", 0.0)
-    if gained <= 0 or lost <= LOST_SHARE * gained or lost <= spread:
+    (best, best_spread), (last, last_spread) = max(scored, key=lambda pair: pair[0]), scored[-1]
+    gained, lost = best - first, best - last
+    if gained <= 0 or lost <= LOST_SHARE * gained or lost <= best_spread + last_spread:
         return []
-    text = (
-        f"the evaluation return fell from {best['mean_reward']:.4g} to {last['mean_reward']:.4g}; checkpoints/best has "
-        "the better agent"
-    )
+    text = f"the evaluation return fell from {best:.4g} to {last:.4g}; checkpoints/best has the better agent"
     return [Finding("the-return-falls-again", text)]
 
 
@@ -106,7 +125,9 @@ def _kl_exploded(rows: Sequence[Row]) -> list[Finding]:
         return []
     return [
         Finding(
-            "updates-are-too-large", f"an update changed the policy by a KL of {usual:.2g}", is_cause=True
+            "updates-are-too-large",
+            f"a usual update changed the policy by a KL of {usual:.2g}",
+            is_cause=True,
         )
     ]
 
@@ -131,5 +152,14 @@ CAUSES = (_entropy_gone, _kl_exploded, _value_unexplained, _critic_diverged)
 
 
 def _column(rows: Sequence[Row], name: str) -> list[float]:
-    """Return the numbers of one metric, without rows that have none."""
-    return [float(row[name]) for row in rows if isinstance(row.get(name), int | float)]
+    """Return the finite numbers of one metric, without rows that have none."""
+    return [value for row in rows if math.isfinite(value := _number(row, name))]
+
+
+def _number(row: Row, name: str, default: float = math.nan) -> float:
+    """Return a finite number of a row; `default` if it has none."""
+    try:
+        value = float(row[name]) if is_number(row.get(name)) else math.nan
+    except OverflowError:  # an int of more than 308 digits
+        return default
+    return value if math.isfinite(value) else default

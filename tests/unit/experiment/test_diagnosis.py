@@ -57,7 +57,13 @@ class TestWhatWentWrong:
         assert "fell from 480 to 60; checkpoints/best has the better agent" in finding.text
 
     def test_no_episode_that_ends(self):
-        assert sections(rows_of([None] * 6), []) == ["no-episode-ends"]
+        rows = [row | {"time/episodes": 0.0} for row in rows_of([None] * 6)]
+        (evaluation,) = evaluations_of(3.0)
+        capped = evaluation | {"num_episodes": 5, "num_capped_episodes": 5}
+        assert sections(rows, [evaluation, capped]) == ["no-episode-ends"]
+        assert sections(rows, [capped | {"num_capped_episodes": 4}]) == [], "an episode is only long"
+        offline = [{"time/iterations": 1.0, "time/episodes": 0.0}] * 6
+        assert sections(offline, [capped]) == []
 
     @pytest.mark.parametrize(
         ("columns", "section"),
@@ -78,7 +84,7 @@ class TestWhatWentWrong:
     def test_the_line_names_all_and_a_section(self):
         rows = rows_of(STUCK, approx_kl=0.4, explained_variance=-0.5)
         assert summary(diagnose(rows, [])) == (
-            "This run did badly: the return did not rise (22 at first, 22.5 later); possible reasons: an update "
+            "This run did badly: the return did not rise (22 at first, 22.5 later); possible reasons: a usual update "
             "changed the policy by a KL of 0.4, the value function explained nothing of the returns (explained "
             "variance -0.5). "
             "See docs/troubleshooting.md#the-return-does-not-rise"
@@ -115,6 +121,24 @@ class TestSilence:
 
     def test_an_agent_that_was_good_at_the_start(self):
         assert diagnose(rows_of([500.0] * 6), evaluations_of(500.0, 500.0), fine_tuned=True) == []
+
+    def test_a_last_evaluation_that_is_good_enough(self):
+        """As where `stop_at_reward` ends the run, or where the task is so easy that the first row is at its best."""
+        assert diagnose(rows_of(STUCK), evaluations_of(20.0, 21.0, 20.0, 21.0, 20.0, 400.0)) == []
+        easy = rows_of([480.0] * 6), evaluations_of(490.0, 490.0)
+        assert sections(*easy) == ["the-return-does-not-rise"]
+        assert sections(*easy, good_return=500.0) == ["the-return-does-not-rise"]
+        assert sections(*easy, good_return=475.0) == []
+
+    def test_rows_with_damaged_numbers(self):
+        """None of these may raise: the run itself has ended well."""
+        for wrong in (None, "many", True, 10**400, float("nan")):
+            rows = [row | {"time/episodes": wrong, "train/critic_loss": wrong} for row in rows_of(STUCK)]
+            assert diagnose(rows, evaluations_of(100.0, 20.0)) == []
+            (best, last) = evaluations_of(480.0, 60.0)
+            found = sections(rows_of(RISING), [best | {"std_reward": wrong}, last])
+            assert found == ["the-return-falls-again"]
+            assert sections(rows_of(RISING), [best, last | {"mean_reward": wrong}]) == []
 
     def test_learning_from_data_without_episodes(self):
         rows = [{"time/total_updates": float(number), "train/loss": 1.0} for number in range(6)]
