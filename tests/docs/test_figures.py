@@ -116,11 +116,18 @@ def bounds_table() -> str:
         ("a config or manifest in YAML", f"{strict_yaml.MAX_BYTES // KIB} KiB, {strict_yaml.MAX_VALUES:,} values"),
         ("a number in YAML", f"{strict_yaml.MAX_DIGITS} digits"),
         ("`metadata.json`", f"{files.MAX_METADATA_BYTES // MIB} MiB"),
-        ("`manifest.json` and other JSON", f"{files.MAX_JSON_BYTES // MIB} MiB"),
+        (
+            "`manifest.json` and other JSON",
+            f"{files.MAX_JSON_BYTES // MIB} MiB; a manifest signed by you, {files.MAX_TRUSTED_JSON_BYTES // MIB} MiB",
+        ),
         ("`evaluations.jsonl` in lists of runs", f"{files.MAX_RECORDS_BYTES // MIB} MiB, {rows.MAX_ROWS:,} rows"),
         ("any log", f"{rows.MAX_LOG_BYTES // MIB:,} MiB, {rows.MAX_LINE_BYTES // MIB} MiB per row"),
         ("a log that is read completely", f"{rows.MAX_WHOLE_BYTES // MIB} MiB; of a larger one, {rows.SAMPLE:,} rows"),
-        ("the header of a tensor file", f"{tensor_files.MAX_HEADER_BYTES // MIB} MiB"),
+        (
+            "the header of a tensor file",
+            f"{tensor_files.MAX_HEADER_BYTES // MIB} MiB; signed by you, "
+            f"{tensor_files.MAX_TRUSTED_HEADER_BYTES // MIB} MiB",
+        ),
         ("a space", f"{as_data.MAX_NUMBERS:,} numbers, {as_data.MAX_ENTRIES:,} entries"),
         ("a run folder", f"{files.MAX_FILES:,} files"),
         ("folders searched for runs", f"{search.MAX_FOLDERS:,}"),

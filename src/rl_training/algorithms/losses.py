@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,6 +29,13 @@ class Loss:
 
     function: LossFunction
     gradient: Gradient | None = None
+    _in_module: tuple[bool, bool] = field(init=False, repr=False, compare=False)
+    """Whether function and gradient were attributes of their modules when this loss was made."""
+
+    def __post_init__(self) -> None:
+        found = (_named_like(self.function), _named_like(self.gradient))
+        in_module = (found[0] is self.function, found[1] is self.gradient)
+        object.__setattr__(self, "_in_module", in_module)
 
     def differentiate(
         self, columns: Mapping[str, Numbers], by: Sequence[str], backend: Backend, **settings: Any
@@ -86,16 +93,19 @@ class Loss:
     def current(self) -> "Loss":
         """Return the functions that now have these names in their modules: somebody may have patched them.
 
-        A gradient that was not patched together with its loss belongs to another loss, so there is none.
+        A function that has only the name of one in a module, such as a closure or a wrapper, stays what it is. A
+        gradient that was not patched together with its loss belongs to another loss, so there is none.
         """
-        function, gradient = _named_like(self.function), _named_like(self.gradient)
+        function = (self._in_module[0] and _named_like(self.function)) or self.function
+        gradient = (self._in_module[1] and _named_like(self.gradient)) or self.gradient
         is_old = function is not self.function and gradient is self.gradient
         return Loss(function, None if is_old else gradient)
 
 
 def _named_like(function: Any) -> Any:
-    """Return what a module now holds under the name of a function that it defines."""
-    return function and getattr(sys.modules[function.__module__], function.__name__, function)
+    """Return what a module now holds under the name of a function that it defines; None if there is nothing."""
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    return getattr(module, getattr(function, "__name__", ""), None)
 
 
 def named_parts(name: str, parts: StepMetrics) -> StepMetrics:

@@ -15,6 +15,8 @@ from rl_training.core.errors import UserError
 
 MAX_JSON_BYTES = 16 << 20
 """Size of a JSON file; while it is read, it may need twenty times as much memory."""
+MAX_TRUSTED_JSON_BYTES = 64 << 20
+"""Size of a checkpoint's manifest that the user signed or trusts."""
 MAX_METADATA_BYTES = 1 << 20
 """Size of `metadata.json`, which a run writes again when its status changes."""
 MAX_RECORDS_BYTES = 64 << 20

@@ -69,13 +69,13 @@ def load_agent(
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
     losses = dict(losses or {}) | algorithm.take_losses(changes)
     given = UserObjects(algorithm, None if isinstance(env, str) else env, encoder, losses)
-    config = config_for(algorithm, checkpoint.config)
+    config, own_network = config_for(algorithm, checkpoint.config), ":" in checkpoint.config.algo
     env = changes.get("env_id") if env is None else env
     checkpoint = replace(checkpoint, config=given.name_encoder(config.with_overrides(**changes)))
     source, config = checkpoint.path, checkpoint.config
     named = (changes.keys() - {"encoder"}) | given.settings
     permission = Permission(source, checkpoint.signed or trust_modules, frozenset(named))
-    if checkpoint.facts["algorithm"] is None:
+    if not own_network:
         refuse_larger_network(source, config, checkpoint.state, checkpoint.spec)
     permission.refuse_encoder(config)
     spec = checkpoint.spec

@@ -15,6 +15,7 @@ from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints import format as checkpoint_format
 from rl_training.experiment.checkpoints import tensor_files
 from rl_training.experiment.checkpoints.format import manifest_hash
+from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.console import Console
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
@@ -52,7 +53,7 @@ def grow(run_dir: Path, size: int) -> None:
 
 def test_weights_of_gigabytes_are_refused_unread(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(foreign, 6 << 30)
-    monkeypatch.setattr(checkpoint_format, "read_tensors", lambda *_: pytest.fail("they were read"))
+    monkeypatch.setattr(checkpoint_format, "read_tensors", lambda *_, **__: pytest.fail("they were read"))
     with pytest.raises(UserError, match=r"not signed by you.*more than 256 MiB.*--trust-modules"):
         rl_training.load(step_of(foreign))
     with pytest.raises(UserError, match="more than 256 MiB"):
@@ -69,6 +70,22 @@ def test_weights_of_another_size_than_their_header_says_are_refused_unread(
     monkeypatch.setattr(tensor_files, "hashlib", None)
     with pytest.raises(UserError, match="its header describes 1048576 bytes, and there are 1048583"):
         tensor_files.read_tensors(path, size, hashlib.sha256(b"").hexdigest())
+
+
+def test_a_run_with_many_tensors_reads_its_own_checkpoint_but_not_a_strangers(
+    tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensor_files, "MAX_HEADER_BYTES", 64)
+    monkeypatch.setattr(checkpoint_format, "MAX_JSON_BYTES", 1024)
+    path = step_of(train(tiny()).run_dir)
+    assert checkpoint_format.read_checkpoint(path).signed
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+    with pytest.raises(UserError, match="larger than 1 KiB"):
+        checkpoint_format.read_checkpoint(path)
+    checkpoint_format.read_checkpoint(path, Trust(modules=True))
+    monkeypatch.setattr(checkpoint_format, "MAX_JSON_BYTES", 1 << 20)
+    with pytest.raises(UserError, match="header is too large"):
+        checkpoint_format.read_checkpoint(path)
 
 
 HUGE = 10**40

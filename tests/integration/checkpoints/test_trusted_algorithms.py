@@ -11,6 +11,7 @@ import rl_training
 from rl_training import PPO
 from rl_training.algorithms.base import Algorithm
 from rl_training.core.errors import UserError
+from rl_training.experiment.checkpoints.folders import find_checkpoint
 from rl_training.experiment.checkpoints.format import manifest_hash, read_checkpoint
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import evaluate_checkpoint
@@ -119,6 +120,20 @@ def test_a_forged_algorithm_is_not_imported(tiny, run, where, recwarn):
             door(run_dir)
     assert not imported()
     assert not recwarn.list, "no older checkpoint is tried instead"
+
+
+@pytest.mark.parametrize("where", ["read_checkpoint", "load"])
+def test_a_built_in_algorithm_as_a_fact_does_not_lift_the_bound_on_the_network(tiny, where, monkeypatch):
+    run_dir = PPO(tiny()).learn().run_dir
+
+    def grow(manifest):
+        manifest["facts"]["algorithm"] = "ppo"
+        manifest["config"]["algorithm"]["hidden_sizes"] = [16384] * 64
+
+    forge(run_dir, grow)
+    monkeypatch.setattr("rl_training.experiment.loading.build_actor", lambda *_: pytest.fail("it was built"))
+    with pytest.raises(UserError, match=r"algorithm.*'ppo', not module:Class"):
+        (rl_training.load if where == "load" else read_checkpoint)(find_checkpoint(run_dir))
 
 
 def test_a_class_that_is_imported_already_is_not_used_either(foreign):

@@ -1,5 +1,6 @@
 """Which loss trains, how it is differentiated, and what is said of a loss that cannot be used."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,38 @@ def test_what_a_patch_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolved(PPO) == Loss(mine)
     assert resolved(OwnGradient) == Loss(mine), "its gradient is that of another loss"
     assert resolved(Own) == Loss(mine)
+
+
+def _wrapper() -> Any:
+    @functools.wraps(ppo.ppo_loss)
+    def wrapped(minibatch: Any, **settings: Any) -> Any:
+        return mine(minibatch)
+
+    return wrapped
+
+
+def _closure() -> Any:
+    def mine(minibatch: Any, **settings: Any) -> Any:
+        return other(minibatch)
+
+    return mine
+
+
+class Callable:
+    """An object that is a loss."""
+
+    def __call__(self, minibatch: Any, **settings: Any) -> Any:
+        return mine(minibatch)
+
+
+@pytest.mark.parametrize("function", [_wrapper(), _closure(), functools.partial(mine, scale=2), Callable()])
+def test_a_loss_that_shares_only_its_name_with_another_is_the_one_that_trains(function: Any) -> None:
+    class Chooses(PPO):
+        @staticmethod
+        def losses(settings: Any) -> dict[str, Loss]:
+            return {"loss": Loss(function)}
+
+    assert resolved(Chooses).function is function
 
 
 def test_a_loss_assigned_to_a_class_trains_without_the_old_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ when it is complete and on disk.
 import contextlib
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +25,15 @@ from rl_training.core.types import EnvSpec, Progress, State
 from rl_training.experiment.checkpoints.stored_network import refuse_larger_network
 from rl_training.experiment.checkpoints.tensor_files import read_tensors, write_tensors
 from rl_training.experiment.checkpoints.trust import NO_TRUST, Trust, imports_nothing, is_signed, sign_text
-from rl_training.experiment.files import read_json, refuse_special_files, replace_folder, write_json
+from rl_training.experiment.files import (
+    MAX_JSON_BYTES,
+    MAX_TRUSTED_JSON_BYTES,
+    open_regular,
+    read_json,
+    refuse_special_files,
+    replace_folder,
+    write_json,
+)
 from rl_training.version import __version__
 
 FORMAT_VERSION = 2
@@ -33,6 +43,8 @@ MAX_COUNT = 2**62
 """Largest number of steps, updates, rows or bytes in a manifest."""
 MAX_UNSIGNED_BYTES = 256 << 20
 """Size of all tensors of a checkpoint, or of its replay data, that are read without a signature or trust."""
+SEAL = re.compile(rb'"sha256": "([0-9a-f]{64})",\s*"signature": "([0-9a-f]{64})"\s*}\s*$')
+"""The end of a signed manifest."""
 FORGERIES = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError)
 """Errors that a forged or damaged file can cause."""
 
@@ -135,7 +147,7 @@ def read_checkpoint(path: Path, trust: Trust = NO_TRUST) -> Checkpoint:
     this user, or trusted.
     """
     refuse_special_files(path)
-    manifest = _read_manifest(path)
+    manifest = _read_manifest(path, trusted=trust.modules)
     with _fitting(f"checkpoint {path}: manifest.json"):
         signed = is_signed(manifest["sha256"], manifest.get("signature"))
         facts = _checked_facts(manifest["facts"])
@@ -149,13 +161,14 @@ def read_checkpoint(path: Path, trust: Trust = NO_TRUST) -> Checkpoint:
             _count(counts["timesteps"]), _count(counts["updates"]), config.total_timesteps, **budget
         )
         sizes = [_count(entry["size"]) for entry in manifest["files"].values()]
-        refuse_large(f"checkpoint {path}", sum(sizes), trusted=signed or trust.modules)
+        trusted = signed or trust.modules
+        refuse_large(f"checkpoint {path}", sum(sizes), trusted=trusted)
         tensors = {}
         for name, entry in dict(manifest["files"]).items():
             if Path(name).name != name or not name.endswith(".safetensors"):
                 raise UserError(f"checkpoint {path} refers to a file outside its folder ({name!r})")
             tensors[name.removesuffix(".safetensors")] = read_tensors(
-                path / name, entry["size"], entry["sha256"]
+                path / name, entry["size"], entry["sha256"], trusted=trusted
             )
         state = {
             group: join_state(tensors.get(group, {}), plain) for group, plain in manifest["state"].items()
@@ -163,7 +176,7 @@ def read_checkpoint(path: Path, trust: Trust = NO_TRUST) -> Checkpoint:
         if "model" not in state:
             raise ValueError("it contains no model")
         spec = _saved_spec(path, facts["spaces"], config)
-        if facts["algorithm"] is None:  # the size of a custom algorithm's network is unknown
+        if ":" not in algo:  # the size of a custom algorithm's network is unknown
             refuse_larger_network(path, config, state, spec)
         digest = manifest["sha256"]
         return Checkpoint(path, config, progress, state, facts, spec, algorithm, signed, digest)
@@ -194,8 +207,9 @@ def _saved_spec(path: Path, saved: Mapping[str, Any], config: TrainConfig) -> En
     return EnvSpec(observation, action, config.num_envs, masked=config.use_action_masks == "on")
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    manifest = read_json(path / "manifest.json")
+def _read_manifest(path: Path, *, trusted: bool) -> dict[str, Any]:
+    large = trusted or _ends_signed(path / "manifest.json")
+    manifest = read_json(path / "manifest.json", MAX_TRUSTED_JSON_BYTES if large else MAX_JSON_BYTES)
     if not isinstance(manifest, dict) or "format_version" not in manifest:
         raise UserError(f"{path / 'manifest.json'} is not a checkpoint's manifest")
     version = manifest["format_version"]
@@ -210,6 +224,17 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
+def _ends_signed(path: Path) -> bool:
+    """Return whether a manifest ends with a hash that this user signed; it is not known yet if its content fits."""
+    try:
+        with open_regular(path) as file:
+            file.seek(-min(file.seek(0, os.SEEK_END), 400), os.SEEK_END)
+            seal = SEAL.search(file.read(400))
+    except OSError:
+        return False  # reading it says why
+    return seal is not None and is_signed(seal[1].decode(), seal[2].decode())
+
+
 def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts with checked types; only `spaces` is required."""
     positions = {str(name): _count(size) for name, size in facts.get("log_positions", {}).items()}
@@ -220,13 +245,20 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         "spaces": {name: facts["spaces"][name] for name in SPACES},
         "env_factory": facts.get("env_factory") is True,
         "surroundings": dict(facts.get("surroundings", {})),
-        "algorithm": None if facts.get("algorithm") is None else str(facts["algorithm"]),
+        "algorithm": _checked_algorithm(facts.get("algorithm")),
         "losses": {str(name): str(function) for name, function in facts.get("losses", {}).items()},
         "best_checkpoint": best,
         "log_positions": positions,
         "evaluation": _checked_evaluation(facts.get("evaluation")),
         "replay": {str(kind): _checked_replay(entry) for kind, entry in facts.get("replay", {}).items()},
     }
+
+
+def _checked_algorithm(name: object) -> str | None:
+    """Return `module:Class` of a custom algorithm; None for a built-in one, which only the config names."""
+    if name is not None and (not isinstance(name, str) or ":" not in name):
+        raise ValueError(f"the fact 'algorithm' is {str(name)[:100]!r}, not module:Class")
+    return name
 
 
 def _checked_evaluation(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:

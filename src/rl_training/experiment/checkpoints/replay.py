@@ -12,7 +12,7 @@ from rl_training.experiment.checkpoints.segments import (
     prune_segments,
     verify_segments,
 )
-from rl_training.experiment.files import read_json
+from rl_training.experiment.files import MAX_TRUSTED_JSON_BYTES, read_json
 
 FOLDER = "replay"
 
@@ -90,7 +90,7 @@ def _with_remedy(checkpoint: Path) -> Iterator[None]:
 
 def _listed_in(checkpoint: Path) -> list[Any]:
     try:
-        replay = read_json(checkpoint / "manifest.json")["facts"].get("replay", {})
+        replay = read_json(checkpoint / "manifest.json", MAX_TRUSTED_JSON_BYTES)["facts"].get("replay", {})
         return [entry["segments"] for entry in replay.values()]
     except (UserError, KeyError, TypeError, AttributeError):  # damaged, so no run can resume from it
         return []

@@ -21,6 +21,8 @@ from rl_training.experiment.files import open_regular, replacing
 
 MAX_HEADER_BYTES = 1 << 20
 """Size of a header: enough for 5,000 tensors."""
+MAX_TRUSTED_HEADER_BYTES = 16 << 20
+"""Size of a header that the user signed or trusts: thousands of environments have their tensors too."""
 NAMES = {
     torch.bool: "BOOL",
     torch.uint8: "U8",
@@ -86,12 +88,14 @@ def _refuse_other_size(path: Path, header: bytes, num_bytes: int) -> None:
         )
 
 
-def read_tensors(path: Path, size: int, sha256: str) -> dict[str, Tensor]:
+def read_tensors(path: Path, size: int, sha256: str, *, trusted: bool = False) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file whose size and hash are known.
 
     Size, header and hash are checked before any tensor is created, so memory is bounded by the size of the file. What
-    the header describes must fill the file exactly, which is checked before the data is read.
+    the header describes must fill the file exactly, which is checked before the data is read. The header of a
+    `trusted` file may be larger.
     """
+    largest = MAX_TRUSTED_HEADER_BYTES if trusted else MAX_HEADER_BYTES
     try:
         if path.is_symlink():
             raise UserError(f"{path} is a symbolic link; a checkpoint contains only regular files")
@@ -100,8 +104,8 @@ def read_tensors(path: Path, size: int, sha256: str) -> dict[str, Tensor]:
             if found != size:
                 raise UserError(f"{path} is damaged: it has {found} bytes instead of {size}")
             begin = file.read(8)
-            length = struct.unpack("<Q", begin)[0] if len(begin) == 8 else MAX_HEADER_BYTES + 1
-            if length > min(MAX_HEADER_BYTES, found - 8):
+            length = struct.unpack("<Q", begin)[0] if len(begin) == 8 else largest + 1
+            if length > min(largest, found - 8):
                 raise UserError(f"{path} is not a safetensors file: its header is too large")
             _refuse_other_size(path, file.read(length), found - 8 - length)
             file.seek(0)

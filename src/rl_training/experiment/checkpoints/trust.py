@@ -16,12 +16,13 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import get_type_hints
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.lookup import find_algorithm, is_called
 from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import wrapper_calls
-from rl_training.config.schedules import function_name
+from rl_training.config.schedules import Schedule, function_name
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.foreign_settings import large_counts, unusual_arguments
 
@@ -79,7 +80,8 @@ def imports_nothing(config: TrainConfig) -> bool:
 
 def schedule_functions(config: TrainConfig) -> list[tuple[str, str]]:
     """Return (setting, `module:function`) for each schedule that is a function."""
-    settings = [item.name for item in fields(config.algorithm) if item.name.endswith("_schedule")]
+    hints = get_type_hints(type(config.algorithm))
+    settings = [item.name for item in fields(config.algorithm) if hints[item.name] == Schedule]
     found = [(name, function_name(getattr(config.algorithm, name))) for name in settings]
     return [(name, function) for name, function in found if function is not None]
 

@@ -2,12 +2,15 @@
 
 import os
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rl_training.algorithms.ppo import PPOConfig
 from rl_training.config import TrainConfig
+from rl_training.config.schedules import Schedule
 from rl_training.core.errors import UserError
 from rl_training.envs import tasks
 from rl_training.experiment.checkpoints.trust import (
@@ -142,6 +145,18 @@ def test_only_gymnasiums_own_wrappers_are_harmless(name: str, foreign: bool) -> 
                 stranger.refuse_all(config)
         else:
             stranger.refuse_all(config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSettings(PPOConfig):
+    beta: Schedule = "constant"
+
+
+def test_a_schedule_is_known_by_its_type_and_not_by_its_name() -> None:
+    own = OwnSettings(beta="evil:f")
+    config = replace(TrainConfig(algo="ppo", env_id="CartPole-v1"), algo="mine:Own", algorithm=own)
+    with pytest.raises(UserError, match=r"'evil' for its beta 'evil:f'"):
+        Permission("RUN", granted=False).refuse_schedules(config)
 
 
 @pytest.mark.parametrize(
