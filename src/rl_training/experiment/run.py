@@ -176,7 +176,9 @@ class Run:
                 open_things.callback(evaluation_envs.close)
             interrupts = open_things.enter_context(Interrupts(config.max_time))
             evaluate = None if evaluation_envs is None else self._evaluate(evaluation_envs, interrupts)
-            learner = open_things.enter_context(run_threads(config, self.spec, self.parts.learner))
+            own_code = bool(self.given.loss_names(config))
+            threads = run_threads(config, self.spec, self.parts.learner, own_code=own_code)
+            learner = open_things.enter_context(threads)
             self.trainer = self._trainer(learner, interrupts, evaluate)
             open_things.callback(self.console.close)
             open_things.enter_context(callers_generators_kept())
@@ -195,9 +197,12 @@ class Run:
         def evaluate() -> Evaluation:
             if sampler is not None:
                 envs.use_statistics(sampler.statistics())
-            return interrupts.interruptible(
-                lambda: evaluate_policy(config, envs, policy, config.num_eval_episodes)
-            )
+            with (
+                callers_generators_kept()
+            ):  # also if a signal interrupts the evaluation while it restores them
+                return interrupts.interruptible(
+                    lambda: evaluate_policy(config, envs, policy, config.num_eval_episodes)
+                )
 
         return evaluate
 

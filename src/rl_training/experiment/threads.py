@@ -61,13 +61,17 @@ def thread_setter(config: TrainConfig, spec: EnvSpec, update_path: str) -> SetTh
 
 @contextlib.contextmanager
 def run_threads(
-    config: TrainConfig, spec: EnvSpec, learner: StatefulLearner
+    config: TrainConfig, spec: EnvSpec, learner: StatefulLearner, *, own_code: bool = False
 ) -> Iterator["StatefulLearner | SpareCores"]:
-    """Set the threads of a run; yield the learner, which with `num_threads: auto` borrows idle cores."""
+    """Set the threads of a run; yield the learner, which with `num_threads: auto` borrows idle cores.
+
+    With `own_code`, part of the update is the user's: it may keep state of its own, so no update is taken twice.
+    """
     set_threads = thread_setter(config, spec, learner.update_path)
-    auto = config.num_threads == "auto"
+    built_in = not own_code and ":" not in config.algo and config.algorithm.encoder in ("auto", "flat")
     most = min(MAX_AUTO_THREADS, available_cores())
-    borrows = auto and most > 1 and largest_layer(config, spec) >= WORTHWHILE
+    borrows = config.num_threads == "auto" and built_in and most > 1
+    borrows = borrows and largest_layer(config, spec) >= WORTHWHILE
     set_threads(1 if config.num_threads == "auto" else config.num_threads)
     try:
         yield SpareCores(learner, set_threads, most) if borrows else learner
@@ -79,9 +83,10 @@ class SpareCores:
     """A learner that updates with `most` threads while cores are idle, and with one otherwise.
 
     The bytes are those of one thread. It takes one update twice, with one thread and with `most`, and borrows cores
-    only if both results are equal to the bit. It returns the cores when updates become slower than with one thread,
-    because two threads beside a busy process take many times as long as one. An attempt that failed costs time; the
-    next one waits until that time is less than 3% of the run, and until the cores have been idle.
+    only if both results are equal to the bit, only inside of updates, and only for batches of the same size: BLAS
+    divides a product by its shape. It returns the cores when updates become slower than with one thread, because two
+    threads beside a busy process take many times as long as one. An attempt that failed costs time; the next one waits
+    until that time is less than 3% of the run, and until the cores have been idle.
     """
 
     CLOCK = staticmethod(time.perf_counter)
@@ -108,6 +113,10 @@ class SpareCores:
         self.borrowing = False
         self.exact: bool | None = None
         """Whether more threads give the same bytes; None before it was tried."""
+        self._rows = -1
+        """Size of the batch that was compared."""
+        self._metrics: set[str] = set()
+        """Names of all metrics so far: an update without some of them left out a part of the work."""
         self._updates, self._single = 0, float("inf")
         self._slow, self._lost = 0, 0.0
         self._next_attempt = self._next_look = 0.0
@@ -127,8 +136,15 @@ class SpareCores:
             return self._compare(batch, progress)
         if self.exact and not self.borrowing and self._cores_are_idle():
             self._borrow(True)
+        if self.borrowing and len(batch) != self._rows:
+            return self.learner.update(batch, progress)
         started = self.CLOCK()
-        result = self.learner.update(batch, progress)
+        self._set_threads(self.most if self.borrowing else 1)
+        try:
+            result = self.learner.update(batch, progress)
+        finally:
+            self._set_threads(1)
+        self._metrics |= result.metrics.keys()
         self._judge((self.CLOCK() - started) / max(result.updates, 1), max(result.updates, 1))
         return result
 
@@ -142,7 +158,6 @@ class SpareCores:
 
     def _borrow(self, wanted: bool) -> None:
         self.borrowing, self._slow, self._lost = wanted, 0, 0.0
-        self._set_threads(self.most if wanted else 1)
 
     def _judge(self, seconds: float, updates: int) -> None:
         """Compare the time of one update with that of one thread; return the cores after two slow ones."""
@@ -178,11 +193,15 @@ class SpareCores:
         self._set_threads(self.most)
         try:
             again = learner.update(batch, progress)
-            self.exact = _same_numbers(again, result) and _same_bytes(learner.state_dict(), single)
+            same = _same_numbers(again, result) and _same_bytes(learner.state_dict(), single)
         finally:
             self._set_threads(1)
         learner.load_state_dict(single)
         set_global_generators(single_generators)
+        if not same:
+            self.exact = False
+        elif self._metrics <= result.metrics.keys():
+            self.exact, self._rows = True, len(batch)
         return result
 
 
@@ -248,7 +267,9 @@ def _pixels(config: TrainConfig, spec: EnvSpec) -> int:
 
 
 def _same_numbers(one: UpdateResult, other: UpdateResult) -> bool:
-    same = all(_same_tensors(value, other.metrics[name]) for name, value in one.metrics.items())
+    same = one.metrics.keys() == other.metrics.keys() and all(
+        _same_tensors(value, other.metrics[name]) for name, value in one.metrics.items()
+    )
     if one.priorities is None or other.priorities is None:
         return same and one.priorities is other.priorities
     return same and _same_tensors(one.priorities, other.priorities)

@@ -39,6 +39,19 @@ class Watch(Callback):
 
 
 @pytest.fixture
+def borrowed(monkeypatch):
+    """The numbers of threads that updates asked for."""
+    seen, real = set(), threads.thread_setter
+
+    def watched(*arguments):
+        set_threads = real(*arguments)
+        return lambda number: (seen.add(number), set_threads(number))
+
+    monkeypatch.setattr(threads, "thread_setter", watched)
+    return seen
+
+
+@pytest.fixture
 def spare_cores(monkeypatch):
     """A machine with an idle core, on which even the smallest update is worth a second thread."""
     monkeypatch.setattr(threads, "available_cores", lambda: 2)
@@ -95,12 +108,13 @@ def test_initial_weights_do_not_depend_on_the_threads_of_the_caller(tiny):
 
 class TestBorrowedCores:
     @pytest.mark.parametrize("algo", ["ppo", "a2c", "dqn", "sac", "td3", "recurrent_ppo"])
-    def test_they_change_no_byte(self, tiny, algo, spare_cores):
+    def test_they_change_no_byte(self, tiny, algo, spare_cores, borrowed):
         watch = Watch()
-        borrowed = train(tiny(algo), callbacks=[watch])
-        assert (1, 2) in watch.seen
-        single = train(borrowed_config(borrowed, num_threads=1))
-        assert weights(borrowed.run_dir) == weights(single.run_dir)
+        result = train(tiny(algo), callbacks=[watch])
+        assert borrowed == {1, 2}
+        assert watch.seen == {(1, 1)}, "only updates borrow"
+        single = train(borrowed_config(result, num_threads=1))
+        assert weights(result.run_dir) == weights(single.run_dir)
 
     @pytest.mark.parametrize("algo", ["ppo", "sac"])
     def test_nor_when_a_run_is_resumed(self, tiny, algo, spare_cores, monkeypatch):

@@ -47,7 +47,7 @@ class Learner:
     def __init__(self, *, inexact=False):
         self.now, self.threads, self.inexact = 0.0, 1, inexact
         self.seconds = {1: 1.0, 2: 0.6}
-        self.weights, self.updates = torch.zeros(2), 0
+        self.weights, self.updates, self.used, self.delay = torch.zeros(2), 0, [], 0
 
     def clock(self):
         return self.now
@@ -58,8 +58,10 @@ class Learner:
     def update(self, batch, progress):
         self.now += self.seconds[self.threads]
         self.updates += 1
-        self.weights = self.weights + batch * (self.threads if self.inexact else 1)
-        return UpdateResult({"loss": self.weights.sum()})
+        self.used.append(self.threads)
+        self.weights = self.weights + batch[:2] * (self.threads if self.inexact else 1)
+        rare = {"actor_loss": torch.tensor(0.0)} if self.delay and not progress.updates % self.delay else {}
+        return UpdateResult({"loss": self.weights.sum()} | rare)
 
     def state_dict(self):
         return {"model": {"weights": self.weights}}
@@ -90,12 +92,14 @@ def spare(monkeypatch):
     return make
 
 
-def updated(spare, count, batch=1.0):
-    """Update `count` times; return the threads of each update."""
+def updated(spare, count, batch=1.0, rows=2):
+    """Update `count` times; return the threads of each update, the last if it was taken twice."""
     seen = []
     for _ in range(count):
-        spare.update(torch.full((2,), batch), Progress())
-        seen.append(2 if spare.borrowing else 1)
+        spare.learner.used.clear()
+        spare.update(torch.full((rows,), batch), Progress())
+        seen.append(spare.learner.used[0])
+        assert spare.learner.threads == 1, "only the update itself has more threads"
     return seen
 
 
@@ -120,6 +124,14 @@ class TestWorthwhile:
         config = TrainConfig(algo="sac", env_id="X")
         with one_thread(), run_threads(config, EnvSpec(VECTOR, CONTINUOUS, 1), Learner()) as learner:
             assert learner.most == most
+
+    @pytest.mark.parametrize("overrides", [{"encoder": "my:Encoder"}, None])
+    def test_an_update_with_code_of_the_user_is_never_taken_twice(self, overrides, monkeypatch):
+        monkeypatch.setattr(threads, "available_cores", lambda: 2)
+        config = TrainConfig(algo="sac", env_id="X").with_overrides(**overrides or {})
+        spec, learner = EnvSpec(VECTOR, CONTINUOUS, 1), Learner()
+        with one_thread(), run_threads(config, spec, learner, own_code=overrides is None) as used:
+            assert used is learner
 
     def test_nothing_to_borrow_on_one_core(self, monkeypatch):
         monkeypatch.setattr(threads, "available_cores", lambda: 1)
@@ -177,6 +189,24 @@ class TestSpareCores:
         assert threads.exact is False
         assert learner.weights.tolist() == [20.0, 20.0]
 
+    def test_only_batches_of_the_size_that_was_compared(self, spare):
+        threads, *_ = spare()
+        assert updated(threads, 10)[-1] == 2
+        assert updated(threads, 3, rows=3) == [1, 1, 1]
+        assert updated(threads, 1) == [2]
+
+    def test_an_update_that_leaves_out_a_part_decides_nothing(self, spare):
+        """TD3 trains its actor in every other update only."""
+        threads, learner, _ = spare()
+        learner.delay = 3
+        for number in range(8):
+            threads.update(torch.ones(2), Progress(updates=number))
+        assert (learner.updates, threads.exact) == (9, None)  # the eighth was taken twice, without the actor
+        for number in (8, 9):
+            threads.update(torch.ones(2), Progress(updates=number))
+        assert (learner.updates, threads.exact) == (13, True)
+        assert learner.weights.tolist() == [10.0, 10.0]
+
     def test_negative_zero_is_another_result(self):
         assert not threads._same_tensors(torch.tensor(0.0), torch.tensor(-0.0))
         assert threads._same_tensors(torch.tensor(torch.nan), torch.tensor(torch.nan))
@@ -198,7 +228,7 @@ class TestSpareCores:
         threads, learner, cores = spare()
         updated(threads, 10)
         learner.seconds[2], cores.idle = 20.0, 0.1
-        assert updated(threads, 4) == [2, 1, 1, 1]  # two slow updates
+        assert updated(threads, 4) == [2, 2, 1, 1]
         started = learner.now
         assert updated(threads, 1000) == [1] * 1000
         assert learner.now - started == 1000.0
