@@ -27,7 +27,10 @@ def checked_keywords(value: Any) -> tuple[str, ...]:
             if name in found:
                 raise ValueError(f"'{name}' is named twice; name it once")
             found[name] = reduction
-    return tuple(name if reduction == "mean" else f"{name}:{reduction}" for name, reduction in found.items())
+    return tuple(
+        name if reduction == "mean" and ":" not in name else f"{name}:{reduction}"
+        for name, reduction in found.items()
+    )
 
 
 def keyword_parts(keyword: str) -> tuple[str, str]:

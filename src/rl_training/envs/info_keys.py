@@ -175,12 +175,27 @@ def infos_by_row(info: Info, out: StepArrays, *, same_step: bool) -> list[Info]:
 
 
 def _rows_of(info: Info, count: int) -> list[Info]:
+    """Return one dict per row; an entry that is not one value per row is the same in all rows."""
     found: list[Info] = [{} for _ in range(count)]
     for name, values in info.items():
-        if name in ("final_obs", "final_info") or (name.startswith("_") and name[1:] in info):
+        if not isinstance(name, str) or name in ("final_obs", "final_info"):
             continue
-        parts = _rows_of(values, count) if isinstance(values, dict) else values
-        by_whom = info.get(f"_{name}")
-        for row in range(count) if by_whom is None else np.flatnonzero(by_whom):
+        if name.startswith("_") and name[1:] in info:  # says which rows have the entry
+            continue
+        parts: Any = _rows_of(values, count) if isinstance(values, dict) else values
+        if not _is_one_per_row(parts, count):
+            parts = [values] * count
+        by_whom: Any = info.get(f"_{name}")
+        rows = np.flatnonzero(by_whom) if _is_one_per_row(by_whom, count) else range(count)
+        for row in rows:
             found[row][name] = parts[row]
     return found
+
+
+def _is_one_per_row(values: Any, count: int) -> bool:
+    if isinstance(values, str | bytes) or not hasattr(values, "__getitem__"):
+        return False
+    try:
+        return len(values) == count
+    except TypeError:  # such as an array without axes
+        return False

@@ -13,8 +13,9 @@ from rl_training.core.types import ActArrays, Array, Info, ObsArray, StepArrays,
 
 @dataclass(frozen=True)
 class StepContext:
-    """One step of all N environments, as `Callback.on_step` sees it. All arrays are copies: you may keep them.
+    """One step of all N environments, as `Callback.on_step` sees it. Its arrays are copies: you may keep them.
 
+    Arrays inside `infos` are those of the environment, which may change them later: copy what you keep.
     Observations are arrays [N, ...], or dicts of them for Dict and Tuple spaces, with nested keys such as `a/b`.
     """
 

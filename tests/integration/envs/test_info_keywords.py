@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from rl_training import PPO
 from rl_training.core.errors import ConfigError, EnvironmentFault
+from rl_training.core.info_keywords import keyword_parts
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import evaluate_checkpoint, train
 from support.compared_runs import assert_same_run, crashed
@@ -222,6 +223,9 @@ def test_the_forms_of_the_setting(tiny):
 
     assert checked("fuel") == checked(["fuel:mean"]) == checked(({"fuel": "mean"},)) == ("fuel",)
     assert checked([{"a": "last", "b": "sum"}, "c:max"]) == ("a:last", "b:sum", "c:max")
+    assert checked([{"a:last": "mean", "b:x": "sum"}]) == ("a:last:mean", "b:x:sum")
+    assert checked(checked([{"a:last": "mean"}])) == ("a:last:mean",)
+    assert keyword_parts("a:last:mean") == ("a:last", "mean")
     for wrong, remedy in [
         (["fuel:lats"], "did you mean 'last'"),
         (["fuel", "fuel:last"], "named twice"),

@@ -120,6 +120,18 @@ def test_infos_of_a_vector_by_row():
     assert infos_by_row(info, out, same_step=False) == [{"a": 1, "_own": 3}, {"a": 2, "_own": 4}]
 
 
+def test_infos_of_a_vector_that_are_not_one_value_per_row():
+    out: Any = type("Out", (), {"ended": np.array([False, False]), "any_ended": False})
+    info = {
+        "each": [1, 2], "all": 5, "zero": np.array(3), "text": "ab", "long": (1, 2, 3), "few": {1, 2}, "_few": True,
+        7: [1, 2], "none": None, "part": {"a": np.array([1, 2]), "b": 4},
+    }  # fmt: skip
+    shared = {"all": 5, "zero": np.array(3), "text": "ab", "long": (1, 2, 3), "few": {1, 2}, "none": None}
+    assert infos_by_row(info, out, same_step=True) == [
+        {"each": value, "part": {"a": value, "b": 4}} | shared for value in (1, 2)
+    ]
+
+
 class Hashing(Callback):
     """Hashes every step and batch it sees, and remembers the hash across a resume."""
 

@@ -43,6 +43,9 @@ def read_rows(path: Path, fits: RowCheck = bool) -> list[dict[str, Any]]:
             raise UserError(f"{path} has {size:,} bytes; a log has at most {MAX_LOG_BYTES >> 20} MiB")
         lines = lines_of(file) if size <= MAX_WHOLE_BYTES else _some_lines(file, size)
         rows, damaged = parse_rows(lines, fits)
+    if damaged and size > MAX_WHOLE_BYTES:  # their numbers are those of the sample
+        warnings.warn(f"{path}: skipping damaged rows, {len(damaged):,} in a sample of the log", stacklevel=1)
+        return rows
     for number in damaged[:MAX_WARNINGS]:
         warnings.warn(f"{path}: skipping damaged row {number}", stacklevel=1)
     if len(damaged) > MAX_WARNINGS:

@@ -90,3 +90,13 @@ def test_a_curve_of_many_evaluations_is_drawn_with_few_dots(
     evaluations = [{"timesteps": k, "mean_reward": 1.0, "returns": [1.0]} for k in range(3_000)]
     (axes,) = curves._figure([], evaluations, "title").axes
     assert len(axes.lines) == 1_000 + 1
+
+
+def test_damaged_rows_of_a_sample_have_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row's number in the sample is not its number in the file."""
+    monkeypatch.setattr(module, "MAX_WHOLE_BYTES", 1)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"timesteps": 1}\n' + "x\n" * 7 + '{"timesteps": 5}\n', encoding="utf-8")
+    with pytest.warns(UserWarning, match="skipping damaged rows, [2-7] in a sample") as reported:
+        assert len(read_rows(path)) == 2
+    assert len(reported) == 1
