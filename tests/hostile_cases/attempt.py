@@ -140,17 +140,32 @@ def _start(case: Case, arena: Arena) -> Ended:
     return Ended(code, *said, seconds, num_bytes)
 
 
+def peak_bytes(pid: int | str) -> int:
+    """Return the most memory that a process has had so far; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def used_bytes(kilobytes: int, peak: int) -> int:
+    """Return the memory of a process that has ended; the kernel also counts its parent's, until it starts a program."""
+    return kilobytes * 1024 if kilobytes * 1024 > peak_bytes("self") else peak
+
+
 def _waited_for(process: "subprocess.Popen[bytes]") -> tuple[int | None, int]:
     """Return the exit code and the memory of a process; kill it, and return no code, if it does not end."""
-    limit, stuck = time.monotonic() + SECONDS, False
+    limit, stuck, peak = time.monotonic() + SECONDS, False, 0
     while True:
+        peak = max(peak, peak_bytes(process.pid))
         try:
             found, status, used = os.wait4(process.pid, os.WNOHANG)
         except ChildProcessError:  # it had ended before
             return process.returncode, 0
         if found:
             process.returncode = os.waitstatus_to_exitcode(status)
-            return None if stuck else process.returncode, used.ru_maxrss * 1024
+            return None if stuck else process.returncode, used_bytes(used.ru_maxrss, peak)
         if not stuck and time.monotonic() > limit:
             stuck = True
             with contextlib.suppress(ProcessLookupError):

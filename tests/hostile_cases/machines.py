@@ -101,7 +101,7 @@ CASES = [
     train("a limit of a file's size", words=("File too large",), code=1, kept=Kept.EXACTLY,
           shell="ulimit -f 12; exec {command}"),
     train("a limit of memory, too low for the networks", "--hidden-sizes", "16384", "16384", "16384",
-          words=("not enough memory",), shell="ulimit -v 4000000; exec {command}"),
+          words=("not enough memory",), shell="ulimit -v 1800000; exec {command}"),
     train("a limit of memory, too low for the start", words=("not enough memory",),
           shell="ulimit -v 450000; exec {command}"),
     train("a limit of open files", "--num-envs", "16", "--num-steps", "8", "--env-backend", "async",

@@ -25,6 +25,7 @@ from typing import IO, Any
 import torch
 
 import rl_training
+from hostile_cases.attempt import peak_bytes
 from rl_training import cli
 from rl_training.algorithms.dqn import DQNConfig
 from rl_training.algorithms.ppo import PPOConfig
@@ -511,7 +512,10 @@ def _waited_for(child: int, out: IO[bytes], err: IO[bytes]) -> Ended:
         stream.seek(0)
     code = -1 if stuck else os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - started
-    return Ended(code, out.read().decode(), err.read().decode(), seconds, used.ru_maxrss * 1024)
+    # the kernel counts the memory of this process, too, which may be large where many tests have run
+    peak, own = used.ru_maxrss * 1024, peak_bytes("self")
+    num_bytes = peak if own < MAX_BYTES // 2 else max(peak - own, 0)
+    return Ended(code, out.read().decode(), err.read().decode(), seconds, num_bytes)
 
 
 def forked(door: str, arguments: list[str], cwd: Path) -> Ended:

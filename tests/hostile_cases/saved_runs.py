@@ -105,7 +105,7 @@ CASES = [
     given("a function without its module", (*EVAL, "--env-factory", "build"), "build", "module:function"),
     given("a function that wants arguments", (*EVAL, "--env-factory", "strange_envs:needs_arguments"), "level"),
     given("a function that returns nothing", (*EVAL, "--env-factory", "strange_envs:nothing"), "NoneType"),
-    given("an environment in place of a function", (*EVAL, "--env-factory", "strange_envs:one"), "'one'"),
+    given("an environment in place of a function", (*EVAL, "--env-factory", "strange_envs:one"), "is a Plain"),
     given("a function that builds several agents", (*EVAL, "--env-factory", "strange_envs:several"), "several agents"),
     given("a function that builds a vector", (*EVAL, "--env-factory", "strange_envs:vector"), "a single environment"),
     given("a run whose folder is a link to nothing", ("eval", "link"), "link",

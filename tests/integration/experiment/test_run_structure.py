@@ -16,6 +16,8 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.config import TrainConfig
 from rl_training.core.types import Progress
+from rl_training.experiment.checkpoints import format as checkpoint_format
+from rl_training.experiment.checkpoints import tensor_files
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback, PauseTraining
@@ -89,11 +91,11 @@ def test_resuming_opens_each_segment_once_and_loads_the_model_once(
     segments = {path.name for path in (run_dir / "checkpoints" / "replay").iterdir()}
     assert len(segments) > 1
     opened, loaded = Counter[str](), Counter[str]()
-    real_open, real_load = Path.open, torch.nn.Module.load_state_dict
+    real_open, real_load = tensor_files.open_regular, torch.nn.Module.load_state_dict
 
-    def counting_open(self: Path, *arguments: Any, **options: Any) -> Any:
-        opened[self.name] += 1
-        return real_open(self, *arguments, **options)
+    def counting_open(path: Path) -> Any:
+        opened[path.name] += 1
+        return real_open(path)
 
     def counting_load(self: torch.nn.Module, *arguments: Any, **options: Any) -> Any:
         loaded[type(self).__name__] += 1
@@ -107,7 +109,8 @@ def test_resuming_opens_each_segment_once_and_loads_the_model_once(
             assert loaded["QPolicy"] == 1
             assert opened["model.safetensors"] == 1
 
-    monkeypatch.setattr(Path, "open", counting_open)
+    for module in (tensor_files, checkpoint_format):
+        monkeypatch.setattr(module, "open_regular", counting_open)
     monkeypatch.setattr(torch.nn.Module, "load_state_dict", counting_load)
     assert resume(run_dir, callbacks=[Begun()]).metrics["global_step"] == 600
 
