@@ -6,7 +6,6 @@ Bounds of spaces are not used: many are infinite although the observations are s
 """
 
 import contextlib
-import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from gymnasium import Space, spaces
 from gymnasium.vector import SyncVectorEnv
 
 from rl_training.config import TrainConfig
+from rl_training.core.cpu import usable_cores
+from rl_training.core.one_thread import one_thread
 from rl_training.core.seeding import callers_generators_kept
 from rl_training.core.spaces.images import channel_axis, height_and_width, is_image
 from rl_training.core.spaces.layout import observation_leaves
@@ -33,6 +34,8 @@ LARGE = 100.0
 """Observations and rewards beyond this are remarked."""
 LARGE_IMAGE, USUAL_SIDE = 100 * 100, 84
 """Pixels above which an image is large, and the side of an image that is not."""
+MAX_MEASURED = 512 * 512 * 3
+"""Numbers of an image above which no network is timed: it would take gigabytes."""
 SLOW_STEP = 5e-3
 """Seconds per step above which an environment is slow."""
 BATCH, FEATURES = 4, 256
@@ -70,10 +73,11 @@ class Observed:
 
     def remarks(self, config: TrainConfig) -> list[str]:
         """Return what will hurt a run with these settings, each with its remedy."""
+        shown = config.preprocessing == "none" and config.algorithm.encoder == "auto"
         found = [
             _image_remark(key, *sides, self.channels[key])
             for key, sides in self.images.items()
-            if _large(sides)
+            if shown and _large(sides)
         ]
         if not config.normalize_obs:
             found += [
@@ -86,7 +90,7 @@ class Observed:
         if self.reward > LARGE and not config.normalize_reward and not clipped:
             found.append(f"rewards reach {self.reward:.3g}: --normalize-reward scales them for learning")
         usual = statistics.median(self.seconds) if self.seconds else 0.0
-        cores = os.cpu_count() or 1
+        cores = usable_cores()
         if usual > SLOW_STEP and config.env_backend == "sync" and cores > 1:
             found.append(
                 f"a step takes {usual * 1e3:.0f} ms, so one process makes about {1 / usual:,.0f} steps per second: "
@@ -136,18 +140,20 @@ def _large(sides: tuple[int, int]) -> bool:
 
 
 def _image_remark(key: str, height: int, width: int, channels: int) -> str:
-    here, small = images_per_second(channels, height, width), images_per_second(1, USUAL_SIDE, USUAL_SIDE)
     what = f"images of {height}x{width}" + (f" (entry '{key}')" if key else "")
+    remedy = f"--preprocessing image --image-size {USUAL_SIDE} --grayscale shrinks them"
+    if height * width * channels > MAX_MEASURED:
+        return f"{what} are large: {remedy}"
+    here, small = images_per_second(channels, height, width), images_per_second(1, USUAL_SIDE, USUAL_SIDE)
     return (
         f"{what} are large: a network learns from about {here:,.0f} of them per second here, and from about "
-        f"{small:,.0f} gray ones of {USUAL_SIDE}x{USUAL_SIDE}: --preprocessing image --image-size {USUAL_SIDE} "
-        "--grayscale shrinks them"
+        f"{small:,.0f} gray ones of {USUAL_SIDE}x{USUAL_SIDE}: {remedy}"
     )
 
 
 def images_per_second(channels: int, height: int, width: int) -> float:
-    """Return how many images the usual network reads and learns from in a second, measured now."""
-    with callers_generators_kept():
+    """Return how many images the usual network reads and learns from in a second with one thread, measured now."""
+    with callers_generators_kept(), one_thread():
         network = AutoCNN(spaces.Box(0, 255, (channels, height, width), np.uint8), FEATURES)
         images = torch.zeros(BATCH, channels, height, width)
         times = []

@@ -72,11 +72,10 @@ def train(
         check_tracker(config)
         compare_losses(config, given, checkpoint, learned, console.notice)
         config = _resolve_masks(config, given, checkpoint or learned, console.notice)
-        is_new = config.rebuild_envs == "auto"  # not a copy of a run, which has printed its remarks
         config = settle_rebuilding(config, factory, console.notice)
         engine = stack.enter_context(open_engine(config, factory))
         _show_notices(config, engine, console)
-        if is_new:
+        if start_from is None:  # otherwise the run that it continues has printed them
             _show_remarks(config, factory, console)
         run = Run(config, given, callbacks, console)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)

@@ -6,12 +6,15 @@ import time
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import rl_training
 from rl_training.config import TrainConfig, load_config
 from rl_training.experiment import environment_check
+from rl_training.experiment import environment_remarks as environment_remarks_module
 from rl_training.experiment.environment_remarks import Observed, environment_remarks, images_per_second
+from rl_training.models.cnn import AutoCNN
 
 PLAIN = TrainConfig(algo="ppo", env_id="CartPole-v1")
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -63,7 +66,7 @@ WAYS = [
 
 @pytest.mark.parametrize(("way", "words"), WAYS)
 def test_check_env_and_train_make_the_same_remark(way, words, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr(environment_remarks_module, "usable_cores", lambda: 4)
     (checked,) = rl_training.check_env(lambda: Painful(way)).remarks
     (trained,) = environment_remarks(PLAIN, lambda: Painful(way))
     for remark in (checked, trained):
@@ -77,6 +80,46 @@ def test_what_is_cured_is_not_remarked():
     assert seen.remarks(cured) == []
     game = PLAIN.with_overrides(preprocessing="atari", normalize_obs=True, env_backend="async")
     assert seen.remarks(game) == [], "rewards are clipped"
+
+
+def test_a_slow_step_on_the_only_core_that_may_be_used(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    seen = Observed(VECTOR)
+    seen.add(np.zeros(3), 0.0, 1.0)
+    assert seen.remarks(PLAIN) == []
+
+
+def test_images_that_are_shrunk_already_or_read_by_another_network():
+    seen = Observed(spaces.Box(0, 255, (128, 128, 3), np.uint8))
+    assert len(seen.remarks(PLAIN)) == 1
+    assert seen.remarks(PLAIN.with_overrides(preprocessing="image", image_size=128)) == []
+    assert seen.remarks(PLAIN.with_overrides(encoder="flat")) == []
+
+
+def test_huge_images_are_remarked_without_a_measurement(monkeypatch):
+    monkeypatch.setattr(environment_remarks_module, "AutoCNN", lambda *_: pytest.fail("it was measured"))
+    (remark,) = Observed(spaces.Box(0, 255, (4000, 4000, 3), np.uint8)).remarks(PLAIN)
+    assert remark == (
+        "images of 4000x4000 are large: --preprocessing image --image-size 84 --grayscale shrinks them"
+    )
+
+
+def test_images_are_measured_with_one_thread(monkeypatch):
+    threads, real = [], torch.get_num_threads()
+
+    def network(*arguments):
+        threads.append(torch.get_num_threads())
+        return AutoCNN(*arguments)
+
+    monkeypatch.setattr(environment_remarks_module, "AutoCNN", network)
+    try:
+        torch.set_num_threads(2)
+        images_per_second(1, 84, 84)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(real)
+    assert threads == [1]
 
 
 def test_entries_are_named():
@@ -115,6 +158,7 @@ def test_train_prints_it_once_and_not_on_resume(cli, tmp_path):
     assert outcome.out.count("observations reach") == 1
     (run_dir,) = tmp_path.iterdir()
     assert "observations reach" not in cli("resume", run_dir, *factory).out
+    assert "observations reach" in cli("train", "ppo", *factory, *flags, "--rebuild-envs", "off").out
     assert "observations reach" not in cli("train", "ppo", *factory, *flags, "--normalize-obs").out
     assert "observations reach" not in cli("train", "ppo", *factory, *flags, "--quiet").out
 
