@@ -192,13 +192,15 @@ class Algorithm:
         if start_from is None:
             return self.config.with_overrides(total_timesteps=budget), {}
         self.agent.environment()  # a loaded agent may have none, or one from a module that is not trusted
-        self.agent.permission.refuse_schedules(self.config)
+        permission = self.agent.permission
+        permission.refuse_schedules(self.config)
+        permission.refuse_counts(self.config)
         if self._begins_anew and self._run_dir is None:
             config = self.config.with_overrides(total_timesteps=budget)
-            learned = open_checkpoint(start_from, Trust(type(self), self.agent.permission.granted))
-            return inherited_config(config, learned, self.agent.permission.given), {"learned": learned}
+            learned = open_checkpoint(start_from, Trust(type(self), permission.granted))
+            return inherited_config(config, learned, permission.given), {"learned": learned}
         config = self.config.with_overrides(total_timesteps=self.agent.timesteps + budget)
-        return config, {"start_from": start_from}
+        return config, {"start_from": start_from, "trust_modules": permission.granted}
 
     def _become(self, agent: "Agent") -> None:
         self._agent = agent

@@ -1,7 +1,6 @@
 """Creates agents, new or from disk. Loading builds no environment: the spaces are in the checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -69,13 +68,12 @@ def load_agent(
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
     losses = dict(losses or {}) | algorithm.take_losses(changes)
     given = UserObjects(algorithm, None if isinstance(env, str) else env, encoder, losses)
-    config, own_network = config_for(algorithm, checkpoint.config), ":" in checkpoint.config.algo
+    config = config_for(algorithm, checkpoint.config).with_overrides(**changes)
     env = changes.get("env_id") if env is None else env
-    checkpoint = replace(checkpoint, config=given.name_encoder(config.with_overrides(**changes)))
-    source, config = checkpoint.path, checkpoint.config
-    named = (changes.keys() - {"encoder"}) | given.settings
-    permission = Permission(source, checkpoint.signed or trust_modules, frozenset(named))
-    if not own_network:
+    source, named = checkpoint.path, frozenset(changes.keys() - {"encoder"}) | given.settings
+    permission = Permission(source, checkpoint.trusted, named)
+    config = permission.without_outputs(given.name_encoder(config))
+    if ":" not in checkpoint.config.algo:
         refuse_larger_network(source, config, checkpoint.state, checkpoint.spec)
     permission.refuse_encoder(config)
     spec = checkpoint.spec

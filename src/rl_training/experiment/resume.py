@@ -18,7 +18,7 @@ from rl_training.experiment.checkpoints.folders import find_checkpoint, restore_
 from rl_training.experiment.checkpoints.format import (
     Checkpoint,
     read_checkpoint,
-    refuse_large,
+    refuse_large_replay,
     write_checkpoint,
 )
 from rl_training.experiment.checkpoints.locking import RunLock
@@ -75,7 +75,8 @@ def resume(
             checkpoint = _extended(checkpoint, config) if extension else checkpoint
             _warn_of_differences(checkpoint, config)
         with open_engine(config, factory) as engine:
-            start = _starting_checkpoint(source, run_dir, given) if isinstance(source, Origin) else checkpoint
+            trust = replace(trust, algorithm=given.algorithm)
+            start = _starting_checkpoint(source, run_dir, trust) if isinstance(source, Origin) else checkpoint
             run = Run(config, given, callbacks, console)
             record = source.started_from if isinstance(source, Origin) else None
             if record is not None and start is not None:
@@ -133,9 +134,7 @@ def _check_trust(
     named = given.settings if env_id is None else given.settings | {"env_id"}
     Permission(path, source.signed or trusted, named).refuse_all(source.config)
     if isinstance(source, Checkpoint):
-        listed = [segment for entry in source.facts["replay"].values() for segment in entry["segments"]]
-        size = sum(segment["size"] for segment in listed)
-        refuse_large(f"the replay data of {path}", size, trusted=source.signed or trusted)
+        refuse_large_replay(source)
 
 
 def _unfinished(
@@ -197,10 +196,10 @@ def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:
     return extended
 
 
-def _starting_checkpoint(origin: Origin, run_dir: Path, given: UserObjects) -> Checkpoint | None:
+def _starting_checkpoint(origin: Origin, run_dir: Path, trust: Trust) -> Checkpoint | None:
     """Return the checkpoint that a run was started from, if any; the run has none of its own yet."""
     if origin.start_from is None:
         return None
     if not origin.signed:
         raise UserError(f"{run_dir} has no checkpoint and is not signed by you; start it again")
-    return read_checkpoint(run_dir / origin.start_from, Trust(given.algorithm))
+    return read_checkpoint(run_dir / origin.start_from, trust)

@@ -22,7 +22,7 @@ from rl_training.envs.stepper_factory import evaluation_stepper
 from rl_training.experiment.agent import Agent, agent_facts
 from rl_training.experiment.building import UserObjects, build_parts
 from rl_training.experiment.checkpoints.folders import has_checkpoints, read_newest
-from rl_training.experiment.checkpoints.format import Checkpoint, restoring
+from rl_training.experiment.checkpoints.format import Checkpoint, refuse_large_replay, restoring
 from rl_training.experiment.checkpoints.replay import load_replay
 from rl_training.experiment.checkpoints.snapshot import Snapshots, brings_replay, checked_state, older_than
 from rl_training.experiment.checkpoints.trust import Trust
@@ -108,6 +108,7 @@ class Run:
         while checkpoint is not None and (resumed or brings_replay(checkpoint, storages)):
             try:
                 with restoring(checkpoint.path):
+                    refuse_large_replay(checkpoint)
                     load_replay(storages, checkpoint.path, checkpoint.facts["replay"])
                 break
             except UserError as damage:
@@ -154,7 +155,10 @@ class Run:
             del self.parts, self.sampler, self.trainer, self.snapshots
             gc.collect()  # the fault's traceback and its frames hold each other
             if has_checkpoints(run_dir):  # otherwise it starts again from the beginning
-                checkpoint = read_newest(run_dir, Trust(self.given.algorithm_for(self.config)))
+                # a folder that this process created holds only what it wrote
+                own = not self._belongs_to_run(checkpoint)
+                trusted = own or (checkpoint is not None and checkpoint.modules_trusted)
+                checkpoint = read_newest(run_dir, Trust(self.given.algorithm_for(self.config), trusted))
             resumed = self._belongs_to_run(checkpoint)
             checkpoint = self.build_parts(spec, checkpoint, resumed=resumed, fall_back_in=run_dir)
             engine.restart()

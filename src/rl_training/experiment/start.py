@@ -50,13 +50,13 @@ def train(
     learned: Checkpoint | None = None,
     console: Console | None = None,
     arguments: Sequence[str] | None = None,
+    trust_modules: bool = False,
 ) -> TrainResult:
     """Train in a new run folder.
 
-    `start_from` is a checkpoint to continue from, with all of its state and its steps. `learned` is one of which only
-    the weights and wrapper statistics are used; steps count from 0. `algorithm`, `factory` and `encoder` replace the
-    algorithm's class, the function that builds an environment, and the encoder's class of the config; `losses` replace
-    the algorithm's losses by name.
+    `start_from` is a checkpoint to continue from, with all of its state and its steps; `trust_modules` trusts it. Of
+    the checkpoint `learned`, only the weights and wrapper statistics are used; steps count from 0. `algorithm`
+    and `encoder` replace the classes of the config, `factory` builds the environments, and `losses` replace losses.
     """
     given, console = UserObjects(algorithm, factory, encoder, losses or {}), console or Console()
     config, algorithm = given.named(config), given.algorithm_for(config)
@@ -64,7 +64,7 @@ def train(
     with contextlib.ExitStack() as stack:
         checkpoint, reading = None, stack.enter_context(contextlib.ExitStack())
         if start_from is not None:
-            checkpoint = reading.enter_context(keep_checkpoint(start_from, Trust(algorithm)))
+            checkpoint = reading.enter_context(keep_checkpoint(start_from, Trust(algorithm, trust_modules)))
         for source in filter(None, (checkpoint, learned)):
             check_algorithm(source, algorithm)
         warm_start = WarmStart.from_checkpoint(learned) if learned is not None else None

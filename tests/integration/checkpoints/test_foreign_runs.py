@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import rl_training
+from rl_training import PPO
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints import format as checkpoint_format
 from rl_training.experiment.checkpoints import tensor_files
@@ -139,3 +140,49 @@ def test_a_pipe_among_the_arguments_is_not_opened(foreign: Path, tmp_path: Path,
     forge(foreign, lambda m: m["config"].update(env_kwargs={"xml_file": str(tmp_path / "pipe")}))
     with pytest.raises(UserError, match=r"env_kwargs contain the text .* may be a path.*--trust-modules"):
         rl_training.load(foreign).evaluate(1) if door == "load" else resume(foreign, total_timesteps=128)
+
+
+@pytest.mark.parametrize("door", [PPO.load, PPO.start_from])
+def test_a_loaded_stranger_has_the_bounds_of_the_command_line(foreign: Path, door: Any) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["config"].update(num_eval_episodes=65_536, track="wandb", output_dir="/elsewhere")
+
+    forge(foreign, change)
+    model = door(step_of(foreign))
+    assert (model.config.track, model.config.output_dir) == ("none", "runs")
+    with pytest.raises(UserError, match=r"num_eval_episodes is 65,536, more than 1,000"):
+        model.learn(32)
+    given = door(step_of(foreign), output_dir="here", track="wandb").config
+    assert (given.track, given.output_dir) == ("wandb", "here")
+    assert door(step_of(foreign), trust_modules=True).config.track == "wandb"
+
+
+def test_replay_data_of_gigabytes_is_refused_unread(
+    tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = train(tiny("dqn")).run_dir
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["facts"]["replay"]["transitions"]["segments"][0]["size"] = 6 << 30
+
+    forge(foreign, change)
+    monkeypatch.setattr("rl_training.experiment.run.load_replay", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(UserError, match=r"the replay data of .* more than 256 MiB"):
+        rl_training.load(step_of(foreign)).learn(32)
+
+
+def test_arguments_that_were_refused_are_not_signed(foreign: Path, tmp_path: Path) -> None:
+    forge(foreign, lambda manifest: manifest["config"].update(env_kwargs={"xml_file": "/dev/stdin"}))
+    rl_training.load(step_of(foreign)).save(tmp_path / "mine")
+    assert not checkpoint_format.read_checkpoint(tmp_path / "mine").signed
+
+
+def test_trust_is_kept_for_all_reads_of_a_checkpoint(
+    foreign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = PPO.load(step_of(foreign), trust_modules=True, output_dir=str(tmp_path / "new"))
+    monkeypatch.setattr(checkpoint_format, "MAX_UNSIGNED_BYTES", 16)
+    model.learn(32)
+    with pytest.raises(UserError, match="not signed"):
+        PPO.load(step_of(foreign))

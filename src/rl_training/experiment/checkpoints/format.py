@@ -67,6 +67,13 @@ class Checkpoint:
     """Written by this user and unchanged since."""
     sha256: str = ""
     """The hash of its manifest."""
+    modules_trusted: bool = False
+    """The caller trusts it, whoever wrote it."""
+
+    @property
+    def trusted(self) -> bool:
+        """It is signed by this user, or the caller trusts it."""
+        return self.signed or self.modules_trusted
 
     @property
     def losses(self) -> dict[str, str]:
@@ -179,7 +186,9 @@ def read_checkpoint(path: Path, trust: Trust = NO_TRUST) -> Checkpoint:
         if ":" not in algo:  # the size of a custom algorithm's network is unknown
             refuse_larger_network(path, config, state, spec)
         digest = manifest["sha256"]
-        return Checkpoint(path, config, progress, state, facts, spec, algorithm, signed, digest)
+        return Checkpoint(
+            path, config, progress, state, facts, spec, algorithm, signed, digest, trust.modules
+        )
 
 
 def refuse_large(source: str, size: int, *, trusted: bool) -> None:
@@ -189,6 +198,13 @@ def refuse_large(source: str, size: int, *, trusted: bool) -> None:
             f"{source} is not signed by you, and its tensors have {size:,} bytes, more than "
             f"{MAX_UNSIGNED_BYTES >> 20} MiB; if you trust it, give --trust-modules (in Python: trust_modules=True)"
         )
+
+
+def refuse_large_replay(checkpoint: Checkpoint) -> None:
+    """Raise if an untrusted checkpoint lists more replay data than we read without trust."""
+    listed = [segment for entry in checkpoint.facts["replay"].values() for segment in entry["segments"]]
+    size = sum(segment["size"] for segment in listed)
+    refuse_large(f"the replay data of {checkpoint.path}", size, trusted=checkpoint.trusted)
 
 
 def _count(value: Any) -> int:

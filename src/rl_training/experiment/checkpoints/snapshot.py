@@ -144,7 +144,9 @@ def checked_state(learner: StatefulLearner, consequence: str) -> dict[str, State
 def older_than(checkpoint: Checkpoint, run_dir: Path, damage: UserError) -> Checkpoint:
     """Return the newest older checkpoint of a run and warn about the damage; raise `damage` if there is none."""
     try:
-        older = read_newest(run_dir, Trust(checkpoint.algorithm), before=checkpoint.path.name)
+        older = read_newest(
+            run_dir, Trust(checkpoint.algorithm, checkpoint.modules_trusted), before=checkpoint.path.name
+        )
     except UserError:
         raise damage from None
     warnings.warn(f"{damage}; falling back to {older.path.name}", stacklevel=3)

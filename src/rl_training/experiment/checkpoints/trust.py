@@ -27,6 +27,8 @@ from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.foreign_settings import large_counts, unusual_arguments
 
 KEY_BYTES = 32
+OUTPUTS = frozenset({"output_dir", "track"})
+"""Settings that say where a run writes and what it sends."""
 OWN_TASKS = "rl_training.envs.tasks"
 """The package with our own environments, whose modules only register them."""
 HARMLESS_WRAPPERS = (
@@ -190,7 +192,18 @@ class Permission:
         self.refuse_schedules(config)
         self.refuse_wrappers(config)
         self.refuse_arguments(config)
+        self.refuse_counts(config)
+
+    def refuse_counts(self, config: TrainConfig) -> None:
+        """Raise if an untrusted checkpoint asks for too many environments, episodes or threads."""
         self._refuse_unusual(large_counts(config))
+
+    def without_outputs(self, config: TrainConfig) -> TrainConfig:
+        """Return the config without the tracker and the output folder that an untrusted checkpoint chose."""
+        defaults = {
+            item.name: item.default for item in fields(TrainConfig) if item.name in OUTPUTS - self.given
+        }
+        return config if self.granted else config.with_overrides(**defaults)
 
     def _refuse_unusual(self, found: Iterable[tuple[str, str]]) -> None:
         for setting, problem in found:
@@ -201,8 +214,8 @@ class Permission:
                 )
 
     def vouches_for(self, config: TrainConfig) -> bool:
-        """Return whether all code that the config would call is trusted."""
-        called = schedule_functions(config) + foreign_wrappers(config)
+        """Return whether all code that the config would call, and its arguments, are trusted."""
+        called = [*schedule_functions(config), *foreign_wrappers(config), *unusual_arguments(config)]
         return self.granted or all(setting in self.given for setting, _ in called)
 
     def _refuse(self, called: Iterable[tuple[str, str]]) -> None:

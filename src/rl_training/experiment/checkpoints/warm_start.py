@@ -93,8 +93,8 @@ class WarmStart:
 def inherited_config(config: TrainConfig, checkpoint: Checkpoint, given: Iterable[str]) -> TrainConfig:
     """Return the config of a new run that was copied from a checkpoint; `given` are the settings that the user named.
 
-    Settings that were detected for another environment are detected again. An untrusted checkpoint does not choose the
-    output folder.
+    Settings that were detected for another environment are detected again. An untrusted checkpoint chooses neither the
+    output folder nor the tracker.
     """
     before, names = checkpoint.config, frozenset(given)
     reset: dict[str, Any] = {}
@@ -102,6 +102,8 @@ def inherited_config(config: TrainConfig, checkpoint: Checkpoint, given: Iterabl
         reset["rebuild_envs"] = "auto"
     if not checkpoint.signed:
         reset["output_dir"] = next(item.default for item in fields(TrainConfig) if item.name == "output_dir")
+    if not checkpoint.trusted:
+        reset["track"] = "none"
     return config.with_overrides(**{name: value for name, value in reset.items() if name not in names})
 
 
