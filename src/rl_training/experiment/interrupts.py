@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, Self, TypeVar
 
 from rl_training.core.types import Progress, UpdateResult
-from rl_training.runtime.callbacks import Callback, PauseTraining
+from rl_training.runtime.callbacks import Callback, PauseTraining, TrainingContext
 
 T = TypeVar("T")
 MAX_ALARM = 1e8
@@ -64,18 +64,34 @@ class Interrupts(Callback):
         self.reason: str | None = None
         self._at_once = False
         self._before: dict[int, Any] = {}
-        self._began, self._collects = time.monotonic(), 0
+        self._longest, self._idle_since = 0.0, time.monotonic()
+        self._began: float | None = None
+        """When the current iteration began; None without collecting, where each update is one."""
+
+    def on_start(self, context: TrainingContext) -> None:
+        self._idle_since = time.monotonic()
 
     def on_collect(self, progress: Progress) -> None:
         """Pause if requested; the trainer finishes its update first."""
-        self._collects += 1
+        self._began = self._idle_since
+        self._measure()
         if self.reason is not None:
             raise PauseTraining(self.reason)
 
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
         """Pause if it was requested during the update."""
+        self._measure()
         if self.reason is not None:
             raise PauseTraining(self.reason)
+
+    def on_evaluate(self, progress: Progress, summary: dict[str, Any]) -> None:
+        self._idle_since = time.monotonic()
+
+    def _measure(self) -> None:
+        """Keep the longest time of collecting and updating, without evaluations."""
+        now = time.monotonic()
+        self._longest = max(self._longest, now - (self._idle_since if self._began is None else self._began))
+        self._idle_since = now
 
     def interruptible(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which can be repeated; raise PauseTraining as soon as a pause is requested."""
@@ -121,8 +137,8 @@ class Interrupts(Callback):
         self._ask(f"received {signal.Signals(signum).name}")
 
     def _usual_time(self) -> str:
-        """Return how long collecting and updating usually takes, if that is long and known."""
-        seconds = (time.monotonic() - self._began) / self._collects if self._collects else 0.0
+        """Return how long collecting and updating took at most, if that is long and known."""
+        seconds = self._longest
         return f", which takes up to about {seconds:.0f} s" if seconds >= LONG else ""
 
     def _rung(self, signum: int, frame: FrameType | None) -> None:

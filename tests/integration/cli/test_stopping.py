@@ -117,13 +117,26 @@ def test_a_signal_is_answered_with_the_time_that_an_update_takes(capfd, monkeypa
     interrupts = Interrupts()
     interrupts._signalled(signal.SIGTERM, None)
     assert "after this update; Ctrl-C" in capfd.readouterr().err
+    clock = [1e3]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     slow = Interrupts()
-    for _ in range(4):
+    for collecting, updating, evaluating in [(20.0, 30.0, 600.0), (20.0, 10.0, 900.0), (1.0, 1.0, 0.0)]:
+        clock[0] += collecting
         slow.on_collect(Progress())
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 200.0)
+        for _ in range(2):
+            clock[0] += updating / 2
+            slow.on_update(Progress(), None)
+        clock[0] += evaluating
+        slow.on_evaluate(Progress(), {})
+    clock[0] += 5_000.0  # the signal comes late, such as in a process that was suspended
     slow._signalled(signal.SIGTERM, None)
     assert "after this update, which takes up to about 50 s; Ctrl-C again" in capfd.readouterr().err
+    offline = Interrupts()
+    for _ in range(3):
+        clock[0] += 4.0
+        offline.on_update(Progress(), None)
+    offline._signalled(signal.SIGTERM, None)
+    assert "takes up to about 4 s; Ctrl-C again" in capfd.readouterr().err
 
 
 def test_the_message_counts_updates_where_the_run_does(tmp_path):
