@@ -8,7 +8,7 @@ from typing import Any
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import AlgorithmConfig, TrainConfig
-from rl_training.config.object_paths import import_object, imported_object, is_name, name_of
+from rl_training.config.object_paths import import_object, imported_object, is_name, is_same_name, name_of
 from rl_training.config.plain_data import PLAIN, is_plain, plain
 from rl_training.core.errors import ConfigError, UserError, did_you_mean, reason
 
@@ -54,11 +54,7 @@ def algorithm_name(algorithm: type[Algorithm]) -> str:
 
 def is_called(algorithm: type[Algorithm], algo: str) -> bool:
     """Return whether `algo` means this class; a class of a script may have been saved as `__main__:Class`."""
-    name = algorithm_name(algorithm)
-    if name == algo:
-        return True
-    (module, _, attribute), (saved, _, wanted) = name.partition(":"), algo.partition(":")
-    return bool(wanted) and attribute == wanted and "__main__" in (module, saved)
+    return is_same_name(algorithm_name(algorithm), algo)
 
 
 def check_class(algorithm: type[Algorithm]) -> None:

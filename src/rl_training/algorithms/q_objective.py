@@ -89,6 +89,11 @@ class QObjective:
                 f"loss {function_name(self.loss.function)} returned no 'errors', which prioritized replay needs; "
                 "return a dict with 'loss' and 'errors' [B], or set prioritized to false"
             )
+        if rows.weights is not None and tuple(parts["errors"].shape) != (len(rows.weights),):
+            raise UserError(
+                f"loss {function_name(self.loss.function)} returned 'errors' of shape {tuple(parts['errors'].shape)}; "
+                f"return one number per row, shape ({len(rows.weights)},)"
+            )
         return parts, gradient
 
     def backward(self, gradient: Numbers) -> None:

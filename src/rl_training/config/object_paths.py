@@ -79,3 +79,15 @@ def imported_object(name: str) -> Any:
     for part in attribute.split("."):
         found = getattr(found, part, None)
     return found
+
+
+def is_same_name(one: str, other: str) -> bool:
+    """Return whether two `module:Name` mean the same object; a script's objects may be saved as `__main__:Name`.
+
+    >>> is_same_name("__main__:my_loss", "train:my_loss"), is_same_name("a:my_loss", "b:my_loss")
+    (True, False)
+    """
+    if one == other:
+        return True
+    (module, _, name), (other_module, _, other_name) = one.partition(":"), other.partition(":")
+    return bool(other_name) and name == other_name and "__main__" in (module, other_module)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Literal, TextIO
 
-from rl_training.core.errors import UserError
+from rl_training.core.errors import UserError, readable
 from rl_training.core.types import Progress, UpdateResult
 from rl_training.runtime.callbacks import Callback
 
@@ -82,7 +82,7 @@ class PlainConsole(Console):
         self._last_line = time.monotonic()
 
     def notice(self, text: str) -> None:
-        self._print(f"note: {text}")
+        self._print(f"note: {readable(text)}")
 
     def on_collect(self, progress: Progress) -> None:
         """Print a line if there has been none for some seconds."""
@@ -152,7 +152,7 @@ class RichConsole(Console):
         self._live.start()
 
     def notice(self, text: str) -> None:
-        self._live.console.print(f"note: {text}")
+        self._live.console.print(f"note: {readable(text)}", markup=False)
 
     def on_collect(self, progress: Progress) -> None:
         """Update the bar, and the table once per second."""

@@ -86,7 +86,7 @@ def _refuse_no_runs(launched: Launched) -> None:
     if len(records) == len(launched.states) and not any(record and record["run"] for record in records):
         first = launched.states[0]
         raise UserError(
-            f"no run could be started ({len(records)} failed); {first.job}: {first.error}; mend this, and launch again "
+            f"no run could be started ({len(records)} failed); {first.job}: {first.error}; fix this, and launch again "
             "with retry_failed=True (--retry-failed)"
         )
 

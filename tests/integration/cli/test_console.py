@@ -50,3 +50,13 @@ def test_the_table_is_filled_before_the_first_row(tiny):
     assert set(first[1]) == {"time/fps"}
     assert second[1]["rollout/ep_len_mean"] == 8.0
     assert second[1]["time/fps"] > 0
+
+
+def test_a_notice_shows_quoted_text_as_it_is(capsys):
+    stream = io.StringIO()
+    PlainConsole(stream).notice("a\x1b[31m loss")
+    RichConsole().notice("[bold]loss[/bold]\x1b[31m")
+    assert "\x1b" not in stream.getvalue()
+    shown = capsys.readouterr().out
+    assert "[bold]loss[/bold]" in shown
+    assert "\x1b" not in shown

@@ -190,3 +190,16 @@ def test_the_path_of_a_run_is_in_its_metadata_and_not_in_its_fingerprint(
     metadata = json.loads((Path(str(model.run_dir)) / "metadata.json").read_text("utf-8"))
     assert metadata["update_path"] == path
     assert metadata["config_fingerprint"] == make(case, tmp_path, total_timesteps=64).config.fingerprint()
+
+
+def test_errors_of_another_shape_are_refused(tmp_path: Path) -> None:
+    def summed(minibatch: Any, **settings: Any) -> Any:
+        parts = q_objective.td_loss(minibatch, **settings)
+        return parts | {"errors": parts["errors"].sum()}
+
+    model = DQN(
+        "CartPole-v1", loss=summed, prioritized=True, learning_starts=16, batch_size=8, hidden_sizes=(8,),
+        num_eval_episodes=1, num_threads=1, output_dir=str(tmp_path),
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"'errors' of shape \(\); return one number per row, shape \(8,\)"):
+        model.learn(64)

@@ -16,6 +16,8 @@ from rl_training.algorithms import ppo
 from rl_training.algorithms.ppo import ppo_loss
 from rl_training.cli import main
 from rl_training.core.errors import UserError
+from rl_training.experiment.checkpoints.format import _checked_losses
+from rl_training.experiment.checkpoints.saved_losses import compare_losses, refuse_other_losses
 from rl_training.experiment.resume import resume
 from rl_training.runtime.callbacks import Callback, PauseTraining
 
@@ -242,3 +244,41 @@ def test_one_replaced_loss_of_several_is_named(tmp_path: Path) -> None:
     metadata = json.loads((Path(str(model.run_dir)) / "metadata.json").read_text("utf-8"))
     assert metadata["losses"].keys() == {"critic_loss"}
     assert metadata["update_path"] == "explicit, critic_loss by autograd"
+
+
+def test_a_loss_of_a_script_may_be_given_from_its_module() -> None:
+    refuse_other_losses("RUN", {"loss": "__main__:doubled"}, {"loss": NAME})
+    with pytest.raises(UserError, match="was trained with"):
+        refuse_other_losses("RUN", {"loss": "elsewhere:doubled"}, {"loss": NAME})
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "remedy"),
+    [
+        ("loss", "mine:f", "pass loss=f, or"),
+        ("loss", "mine:<lambda>", "pass mine:<lambda> as loss, or"),
+        ("loss", "mine:Losses.huber", "pass mine:Losses.huber as loss, or"),
+        ("loss_gradient", "mine:g", "use the algorithm class that has mine:g as its loss_gradient"),
+    ],
+)
+def test_the_remedy_is_possible(name: str, function: str, remedy: str) -> None:
+    with pytest.raises(UserError) as refused:
+        refuse_other_losses("RUN", {name: function}, {})
+    assert remedy in str(refused.value)
+
+
+def test_learning_on_with_one_saved_loss_may_replace_another() -> None:
+    from types import SimpleNamespace
+
+    told: list[str] = []
+    source: Any = SimpleNamespace(path="RUN", losses={"critic_loss": "mine:c"})
+    given: Any = SimpleNamespace(loss_names=lambda config: {"critic_loss": "mine:c", "actor_loss": "mine:a"})
+    config: Any = None
+    compare_losses(config, given, source, None, told.append)
+    assert told == ["RUN was trained with the built-in actor_loss; this run trains with mine:a"]
+
+
+def test_the_name_of_a_strangers_loss_is_bounded() -> None:
+    for name in ("x" * 201, "a:\x1b[31m"):
+        with pytest.raises(ValueError, match="printable characters"):
+            _checked_losses({"loss": name})

@@ -43,6 +43,8 @@ MAX_COUNT = 2**62
 """Largest number of steps, updates, rows or bytes in a manifest."""
 MAX_UNSIGNED_BYTES = 256 << 20
 """Size of all tensors of a checkpoint, or of its replay data, that are read without a signature or trust."""
+MAX_NAME = 200
+"""Length of the name of a loss."""
 SEAL = re.compile(rb'"sha256": "([0-9a-f]{64})",\s*"signature": "([0-9a-f]{64})"\s*}\s*$')
 """The end of a signed manifest."""
 FORGERIES = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError)
@@ -262,7 +264,7 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         "env_factory": facts.get("env_factory") is True,
         "surroundings": dict(facts.get("surroundings", {})),
         "algorithm": _checked_algorithm(facts.get("algorithm")),
-        "losses": {str(name): str(function) for name, function in facts.get("losses", {}).items()},
+        "losses": _checked_losses(facts.get("losses", {})),
         "best_checkpoint": best,
         "log_positions": positions,
         "evaluation": _checked_evaluation(facts.get("evaluation")),
@@ -275,6 +277,14 @@ def _checked_algorithm(name: object) -> str | None:
     if name is not None and (not isinstance(name, str) or ":" not in name):
         raise ValueError(f"the fact 'algorithm' is {str(name)[:100]!r}, not module:Class")
     return name
+
+
+def _checked_losses(losses: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of replaced losses, which messages quote."""
+    found = {str(name): str(function) for name, function in losses.items()}
+    if any(len(text) > MAX_NAME or not text.isprintable() for item in found.items() for text in item):
+        raise ValueError(f"the name of a loss is not a text of at most {MAX_NAME} printable characters")
+    return found
 
 
 def _checked_evaluation(entry: Mapping[str, Any] | None) -> dict[str, Any] | None:
