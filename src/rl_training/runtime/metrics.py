@@ -74,28 +74,43 @@ class RecentEpisodes:
         self.total = int(state["total_episodes"])
 
 
+MANY_EPISODES = 20
+"""Episodes after which a number that no step has reported is missing."""
+
+
 class MissingKeywords:
-    """Warns once about `info_keywords` that the environment has not reported by the first row after an episode."""
+    """Warns once about `info_keywords` that the environment has not reported in `MANY_EPISODES` or the whole run."""
 
     def __init__(self, keywords: Iterable[str]) -> None:
         self._names = [keyword_parts(keyword)[0] for keyword in keywords]
         self._reported: frozenset[str] = frozenset()
+        self._has_collected = False
         self.checked = not self._names
 
     def add(self, info_names: frozenset[str]) -> None:
         """Take the names of the entries of `info` so far."""
-        self._reported = info_names
+        self._reported, self._has_collected = info_names, True
+
+    def due(self, num_episodes: int, *, last: bool) -> bool:
+        """Return whether to check now, given the episodes of the run, also of those before an interruption."""
+        return not self.checked and (last or num_episodes >= MANY_EPISODES)
 
     def check(self, recent: Iterable[EpisodeStats]) -> None:
-        """Warn about names that no step has reported; `recent` episodes may be from before an interruption."""
+        """Warn about names that no step has reported; `recent` episodes may be from before an interruption.
+
+        Nothing is known, and said, before this process has collected. The check is done nevertheless, so that a resumed
+        run saves the same state.
+        """
         self.checked = True
+        if not self._has_collected:
+            return
         known = self._reported.union(*(episode.info for episode in recent))
         missing = [name for name in self._names if name not in known]
         if missing:
             reported = ", ".join(f"'{name}'" for name in sorted(known)) or "nothing"
             named = ", ".join(f"'{name}'" for name in missing)
             warnings.warn(
-                f"info_keywords name {named}, but no step so far reported that in info, where the environment reports "
+                f"info_keywords: no step has reported {named} so far; info contains: "
                 f"{reported}{did_you_mean(missing[0], known)}",
                 stacklevel=2,
             )

@@ -196,7 +196,7 @@ class Trainer:
             self._ended_at = now
         if self._jobs["log"].due(now) or evaluate_due or last:
             self.logger.log(times | self._row(), now)
-            if not self.missing_info.checked and (self.episodes.total or last):
+            if self.missing_info.due(self.episodes.total, last=last):
                 self.missing_info.check(self.episodes.recent)
         paused = self.pause_reason is not None
         if improved or paused or ended or (checkpoint_due and not evaluate_due):

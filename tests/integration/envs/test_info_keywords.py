@@ -15,6 +15,7 @@ from rl_training.core.errors import ConfigError, EnvironmentFault
 from rl_training.core.info_keywords import keyword_parts
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import evaluate_checkpoint, train
+from rl_training.runtime import metrics
 from support.compared_runs import assert_same_run, crashed
 from support.configs import CONTINUOUS, SETTINGS
 
@@ -165,19 +166,39 @@ def test_a_number_that_no_step_reports_is_remarked_once(tiny):
         result = train(config)
     (text,) = [str(one.message) for one in caught]
     assert "did you mean 'fuel'" in text
+    assert text.startswith("info_keywords: no step has reported 'fule' so far; info contains: ")
     assert "'depth', 'distance', 'fuel', 'height', 'paid'" in text
     assert "info/fuel" in evaluate_checkpoint(result.run_dir, 1)
 
 
-def test_a_resumed_run_does_not_repeat_the_remark(tiny):
+def test_a_resumed_run_does_not_repeat_the_remark(tiny, monkeypatch):
+    monkeypatch.setattr(metrics, "MANY_EPISODES", 1)
     config = tiny("ppo", env_id="Rocket-v0", info_keywords=["fule"], checkpoint_every_timesteps=32)
     with pytest.warns(UserWarning, match="'fule'"):
         killed = crashed(config, 64)
     resume(killed)  # warnings are errors
 
 
+def test_a_missing_number_is_remarked_after_many_episodes():
+    """Before that, an episode that reports it may only not have come yet."""
+    missing = metrics.MissingKeywords(["fuel"])
+    missing.add(frozenset({"height"}))
+    assert not missing.due(metrics.MANY_EPISODES - 1, last=False)
+    assert missing.due(1, last=True)
+    assert missing.due(metrics.MANY_EPISODES, last=False)
+    with pytest.warns(UserWarning, match="no step has reported 'fuel' so far; info contains: 'height'"):
+        missing.check([])
+    assert not missing.due(metrics.MANY_EPISODES, last=True)
+
+
+def test_a_resumed_run_that_has_not_collected_says_nothing():
+    missing = metrics.MissingKeywords(["fuel"])
+    missing.check([])  # warnings are errors
+    assert missing.checked
+
+
 def test_an_environment_that_reports_nothing(tiny):
-    with pytest.warns(UserWarning, match="reports nothing"):
+    with pytest.warns(UserWarning, match="info contains: nothing"):
         train(tiny("dqn", info_keywords=["fuel"]))
 
 
