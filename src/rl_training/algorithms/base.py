@@ -158,6 +158,7 @@ class Algorithm:
         from rl_training.experiment.resume import resume
         from rl_training.experiment.start import Follow, train
 
+        _refuse_losses_of(self)
         source = contextlib.ExitStack()  # what is needed until the run has restored its state
         follow = Follow(self._become, source.close)
         callbacks = [follow, *callbacks]
@@ -412,6 +413,16 @@ def _resolved(
         return config.with_overrides(**settings), factory
     except ConfigError as error:
         raise ConfigError(error.problems, name) from None
+
+
+def _refuse_losses_of(model: Algorithm) -> None:
+    """Raise if a loss was assigned to a model, where it would have no effect."""
+    for name in vars(model).keys() & type(model).losses(model.config.algorithm).keys():
+        kind = type(model).__name__
+        raise UserError(
+            f"{name} was assigned to the model, which has no effect; use {kind}(..., {name}=...), or "
+            f"{kind}.load(path, {name}=...) to continue an agent"
+        )
 
 
 def _refuse_policy(name: str, first: object, others: tuple[object, ...]) -> None:

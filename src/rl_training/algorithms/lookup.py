@@ -53,8 +53,11 @@ def algorithm_name(algorithm: type[Algorithm]) -> str:
 
 
 def is_called(algorithm: type[Algorithm], algo: str) -> bool:
-    """Return whether `algo` means this class; a class of a script may have been saved as `__main__:Class`."""
-    return is_same_name(algorithm_name(algorithm), algo)
+    """Return whether `algo` means this class, which a package may export under a second name; imports nothing.
+
+    A class of a script may have been saved as `__main__:Class`.
+    """
+    return is_same_name(algorithm_name(algorithm), algo) or imported_object(algo) is algorithm
 
 
 def check_class(algorithm: type[Algorithm]) -> None:
@@ -79,6 +82,25 @@ def check_class(algorithm: type[Algorithm]) -> None:
         )
     for problem in _settings_problems(algorithm.config_class):
         raise UserError(f"{name}: config_class {_class_name(algorithm.config_class)} {problem}")
+    _refuse_unused_losses(algorithm)
+
+
+def _refuse_unused_losses(algorithm: type[Algorithm]) -> None:
+    """Raise if a user's class has a loss that its parent, a built-in algorithm, does not use."""
+    for part in algorithm.__mro__:
+        if part in ALGORITHMS.values():
+            break
+        if "losses" in vars(part) or part is Algorithm:  # it says itself which losses it uses
+            return
+    known = algorithm.losses(algorithm.config_class())
+    own = algorithm.__mro__[: algorithm.__mro__.index(part)]
+    named = [name for child in own for name in vars(child) if name == "loss" or name.endswith("_loss")]
+    for name in named:
+        if name not in known and not name.startswith("_"):
+            raise UserError(
+                f"{algorithm_name(algorithm)} defines {name}, but {part.__name__} has no loss of that name; use "
+                f"{' or '.join(known)}, or another name"
+            )
 
 
 def _class_name(config_class: object) -> str:

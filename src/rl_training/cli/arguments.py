@@ -267,9 +267,9 @@ def print_help(groups: Mapping[str, Sequence[Argument]], prog: str, description:
         if not name:
             members += items
             continue
-        group = make_dataclass(name.title().replace(" ", ""), items, kw_only=True)
+        group = make_dataclass(re.sub(r"\W", "", name.title()), items, kw_only=True)
         group.__doc__ = ""
-        members.append((name.replace(" ", "_"), group))
+        members.append((re.sub(r"\W", "_", name), group))
     entry: Any = make_dataclass("Command", members, kw_only=True)
     without_prefixes: Any = tyro.conf.OmitArgPrefixes
     tyro.cli(without_prefixes[entry], args=["--help"], prog=prog, description=inspect.cleandoc(description))

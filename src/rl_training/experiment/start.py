@@ -59,8 +59,8 @@ def train(
     and `encoder` replace the classes of the config, `factory` builds the environments, and `losses` replace losses.
     """
     given, console = UserObjects(algorithm, factory, encoder, losses or {}), console or Console()
-    config, algorithm = given.named(config), given.algorithm_for(config)
-    given = replace(given, algorithm=algorithm)
+    given = replace(given, algorithm=(algorithm := given.algorithm_for(config)))
+    config = given.named(config)
     with contextlib.ExitStack() as stack:
         checkpoint, reading = None, stack.enter_context(contextlib.ExitStack())
         if start_from is not None:

@@ -10,8 +10,10 @@ from gymnasium import spaces
 
 from rl_training.algorithms import ppo, q_objective
 from rl_training.algorithms.dqn import DQN, DQNConfig
+from rl_training.algorithms.lookup import is_called
 from rl_training.algorithms.losses import Loss, function_name, replaced_losses, resolved_losses
 from rl_training.algorithms.ppo import PPO, PPO_LOSS, PPOConfig
+from rl_training.cli.arguments import print_help
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.types import EnvSpec
@@ -278,3 +280,30 @@ def test_a_replaced_loss_leaves_the_network_explicit() -> None:
 
 def test_a_gradient_of_its_own_keeps_everything_explicit() -> None:
     assert path_of("ppo", UserObjects(OwnBoth), update_path="explicit") == "explicit"
+
+
+def test_a_loss_that_the_parent_does_not_have_is_refused() -> None:
+    class Misnamed(PPO):
+        critic_loss = staticmethod(mine)
+
+    with pytest.raises(UserError, match=r"Misnamed defines critic_loss, but PPO has no loss.*use loss"):
+        Misnamed("CartPole-v1")
+
+
+def test_a_loss_assigned_to_a_model_is_refused() -> None:
+    model: Any = PPO("CartPole-v1")
+    model.loss = mine
+    with pytest.raises(UserError, match=r"loss was assigned to the model.*PPO\(\.\.\., loss=\.\.\.\)"):
+        model.learn(32)
+
+
+def test_a_class_is_known_by_every_name_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo, "Exported", Own, raising=False)
+    assert is_called(Own, "rl_training.algorithms.ppo:Exported")
+    assert not is_called(OwnBoth, "rl_training.algorithms.ppo:Exported")
+
+
+def test_the_help_of_a_group_with_a_dot_in_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        print_help({"Outer.MyPPO": []}, "rl-training train", "Train.")
+    assert "rl-training train" in capsys.readouterr().out
