@@ -92,7 +92,7 @@ class MissingKeywords:
         self._reported, self._has_collected = info_names, True
 
     def due(self, num_episodes: int, *, last: bool) -> bool:
-        """Return whether to check now, given the episodes of the run, also of those before an interruption."""
+        """Return whether to check now, given the number of episodes of the run, with those before an interruption."""
         return not self.checked and (last or num_episodes >= MANY_EPISODES)
 
     def check(self, recent: Iterable[EpisodeStats]) -> None:
