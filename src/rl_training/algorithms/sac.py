@@ -16,6 +16,7 @@ from rl_training.algorithms.losses import Loss, named_parts
 from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.config import UpdatePath
+from rl_training.core.errors import UserError
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.spaces.layout import action_layout
 from rl_training.core.types import Numbers, StepMetrics
@@ -172,6 +173,11 @@ class SACLearner(ContinuousLearner):
             config, actor, generator=generator, noise_rng=noise_rng, losses=losses, update_path=update_path
         )
         self.config, self.policy = config, actor.policy
+        is_replaced = losses["temperature_loss"].function is not SAC_LOSSES["temperature_loss"].function
+        if config.ent_coef is not None and is_replaced:
+            raise UserError(
+                f"temperature_loss is replaced, but ent_coef is fixed at {config.ent_coef:g}; leave one of them out"
+            )
         target = -float(self.action_size) if config.target_entropy is None else config.target_entropy
         self.temperature = Temperature(
             config.ent_coef_init if config.ent_coef is None else config.ent_coef,

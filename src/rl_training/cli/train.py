@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import gymnasium
@@ -281,7 +282,14 @@ def print_result(result: TrainResult, flags: str = "") -> None:
     print(f"Learning curve    {run_dir}/learning_curve.png")
     print("\nTry next:")
     print(f"  {command} eval {run_dir} --num-episodes 20{flags}")
-    if can_record(load_config(result.run_dir / "config.yaml")):
+    if _can_record(result.run_dir):
         print(f"  {command} eval {run_dir} --record videos{flags}")
     longer = 2 * result.metrics["global_step"]
     print(f"  {command} resume {run_dir} --total-timesteps {longer}{flags}", flush=True)
+
+
+def _can_record(run_dir: Path) -> bool:
+    try:
+        return can_record(load_config(run_dir / "config.yaml"))
+    except UserError:  # somebody deleted it: the run is complete all the same
+        return False

@@ -212,6 +212,8 @@ class TrainConfig(CheckedConfig):
         if self.preprocessing == "atari" and self.algorithm.image_channels != "auto":
             problem = "image_channels is given, but preprocessing 'atari' makes its own frames; leave it out"
             found.append(problem)
+        if num_values(self.to_dict()) > MAX_VALUES:
+            found.append(f"the config has more than {MAX_VALUES:,} values; use shorter arguments")
         found += self._env_problems() + preprocessing_problems(self)
         for name, value in asdict(self.algorithm).items() if ":" in self.algo else ():
             if not is_plain(plain(value)):

@@ -1,6 +1,7 @@
 """Which loss trains, how it is differentiated, and what is said of a loss that cannot be used."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from rl_training.algorithms.dqn import DQN, DQNConfig
 from rl_training.algorithms.lookup import is_called
 from rl_training.algorithms.losses import Loss, function_name, replaced_losses, resolved_losses
 from rl_training.algorithms.ppo import PPO, PPO_LOSS, PPOConfig
+from rl_training.algorithms.sac import SAC
 from rl_training.cli.arguments import print_help
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
@@ -288,6 +290,12 @@ def test_a_loss_that_the_parent_does_not_have_is_refused() -> None:
 
     with pytest.raises(UserError, match=r"Misnamed defines critic_loss, but PPO has no loss.*use loss"):
         Misnamed("CartPole-v1")
+
+
+def test_a_loss_of_a_temperature_that_is_fixed_is_refused(tmp_path: Path) -> None:
+    model = SAC("Pendulum-v1", ent_coef=0.2, temperature_loss=mine, output_dir=str(tmp_path))
+    with pytest.raises(UserError, match=r"temperature_loss is replaced, but ent_coef is fixed at 0\.2"):
+        model.learn(32)
 
 
 def test_a_loss_assigned_to_a_model_is_refused() -> None:

@@ -572,3 +572,8 @@ class TestNames:
         for item in fields(config_class):
             assert item.name in docs, f"{item.name} has no docstring under it"
             assert docs[item.name].text.endswith("."), f"the docstring under {item.name} is no sentence"
+
+
+def test_a_config_that_could_not_be_read_again_is_refused():
+    with pytest.raises(ConfigError, match="more than 10,000 values"):
+        TrainConfig(algo="ppo", env_id="X", algorithm=PPOConfig(encoder_kwargs={"sizes": [1] * 10_000}))
