@@ -140,11 +140,11 @@ def _start(case: Case, arena: Arena) -> Ended:
     return Ended(code, *said, seconds, num_bytes)
 
 
-def peak_bytes(pid: int | str) -> int:
-    """Return the most memory that a process has had so far; 0 if it is gone."""
+def peak_bytes(pid: int | str, entry: str = "VmHWM:") -> int:
+    """Return the most memory that a process has had so far, or another entry of its status; 0 if it is gone."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(entry):
                 return int(line.split()[1]) * 1024
     return 0
 

@@ -25,7 +25,7 @@ from typing import IO, Any
 import torch
 
 import rl_training
-from hostile_cases.attempt import peak_bytes
+from hostile_cases.attempt import peak_bytes, used_bytes
 from rl_training import cli
 from rl_training.algorithms.dqn import DQNConfig
 from rl_training.algorithms.ppo import PPOConfig
@@ -42,6 +42,8 @@ SECONDS = 60
 """More than this and a command counts as stuck."""
 MAX_SECONDS, MAX_BYTES = 10, 10**9
 """The bounds that every command must keep."""
+IMPORTED_BYTES = 4 * 10**8
+"""Memory of a process that has imported everything."""
 OURS = (
     "torch", "yaml", "tyro", "numpy", "gymnasium", "safetensors", "rich", "matplotlib", "threadpoolctl",
     "imageio_ffmpeg", "wandb", "mujoco", "Box2D", "pygame", "farama_notifications", "cloudpickle",
@@ -499,10 +501,13 @@ def spawned(command: list[str], cwd: Path) -> Ended:
         return ended
 
 
-def _waited_for(child: int, out: IO[bytes], err: IO[bytes]) -> Ended:
+def _waited_for(child: int, out: IO[bytes], err: IO[bytes], *, is_fork: bool = False) -> Ended:
     """Return how a child process ended, how long it took and how much memory; kill it if it does not end."""
-    started, stuck, found = time.monotonic(), False, 0
+    started, stuck, found, peak = time.monotonic(), False, 0, 0
+    # a fork begins with the memory of this process, which is large where many tests have run
+    inherited = max(peak_bytes("self", "VmRSS:") - IMPORTED_BYTES, 0)
     while not found:
+        peak = max(peak, peak_bytes(child))
         found, status, used = os.wait4(child, os.WNOHANG)
         if not found and not stuck and time.monotonic() - started > SECONDS:
             os.kill(child, signal.SIGKILL)
@@ -512,9 +517,7 @@ def _waited_for(child: int, out: IO[bytes], err: IO[bytes]) -> Ended:
         stream.seek(0)
     code = -1 if stuck else os.waitstatus_to_exitcode(status)
     seconds = time.monotonic() - started
-    # the kernel counts the memory of this process, too, which may be large where many tests have run
-    peak, own = used.ru_maxrss * 1024, peak_bytes("self")
-    num_bytes = peak if own < MAX_BYTES // 2 else max(peak - own, 0)
+    num_bytes = used.ru_maxrss * 1024 - inherited if is_fork else used_bytes(used.ru_maxrss, peak)
     return Ended(code, out.read().decode(), err.read().decode(), seconds, num_bytes)
 
 
@@ -537,7 +540,7 @@ def forked(door: str, arguments: list[str], cwd: Path) -> Ended:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-        return _waited_for(child, out, err)
+        return _waited_for(child, out, err, is_fork=True)
 
 
 def load(path: str) -> int:

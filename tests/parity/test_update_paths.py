@@ -108,7 +108,8 @@ def test_replaced_losses_by_autograd_leave_the_recorded_trace(
 ) -> None:
     for module, functions in LOSSES.items():
         for function in functions:
-            monkeypatch.setattr(module, function, partial(getattr(module, function)))
+            if (name, function) != ("sac fixed temperature", "sac_temperature_loss"):  # nothing to train
+                monkeypatch.setattr(module, function, partial(getattr(module, function)))
     assert "by autograd" in path_of(CASES[name])
     for update, (ours, theirs) in enumerate(zip(float64_trace(CASES[name]), RECORDED[name], strict=True)):
         assert ours == pytest.approx(theirs, rel=TOLERANCE, abs=0), f"update {update} of {name}"
