@@ -96,6 +96,8 @@ class SpareCores:
     """Seconds to wait per second lost in a failed attempt."""
     LOOK_EVERY = 0.25
     """Seconds over which the idle time of the cores is measured."""
+    WINDOW = 0.2
+    """Seconds of updates that are judged together, at least two: single ones vary."""
     UNTIMED = 2
     """First updates, which are slower than the others."""
     TIMED = 5
@@ -118,7 +120,8 @@ class SpareCores:
         self._metrics: set[str] = set()
         """Names of all metrics so far: an update without some of them left out a part of the work."""
         self._updates, self._single = 0, float("inf")
-        self._slow, self._lost = 0, 0.0
+        self._window: list[float] = [0.0, 0, 0]
+        """Seconds, updates and calls since the last judgement."""
         self._next_attempt = self._next_look = 0.0
 
     @property
@@ -157,25 +160,27 @@ class SpareCores:
         return self._idle.since_last_look() >= 0.8 * (self.most - 1)
 
     def _borrow(self, wanted: bool) -> None:
-        self.borrowing, self._slow, self._lost = wanted, 0, 0.0
+        self.borrowing, self._window = wanted, [0.0, 0, 0]
 
     def _judge(self, seconds: float, updates: int) -> None:
-        """Compare the time of one update with that of one thread; return the cores after two slow ones."""
+        """Compare the mean time of some updates with that of one thread; return the cores if they do not help."""
         self._updates += 1
+        if self._updates <= self.UNTIMED:
+            return
+        self._window[0] += seconds * updates
+        self._window[1] += updates
+        self._window[2] += 1
+        total, count, calls = self._window
+        if calls < 2 or (total < self.WINDOW and calls < self.TIMED):
+            return
+        self._window, mean = [0.0, 0, 0], total / count
         if not self.borrowing:
-            if self._updates > self.UNTIMED:
-                # a short memory of the fastest: slow ones were disturbed
-                self._single = min(seconds, 1.02 * self._single)
-            return
-        if seconds <= self.GAIN * self._single:
-            self._slow, self._lost = 0, 0.0
-            return
-        self._slow += 1
-        self._lost += max(seconds - self._single, 0.0) * updates
-        if self._slow >= 2:
-            wait = self.PATIENCE * self._lost + 1.0
+            known = self._single < float("inf")
+            self._single = 0.8 * self._single + 0.2 * mean if known else mean
+        elif mean > self.GAIN * self._single:
+            lost = max(mean - self._single, 0.0) * count
             self._borrow(False)
-            self._next_attempt = self.CLOCK() + wait
+            self._next_attempt = self.CLOCK() + self.PATIENCE * lost + 1.0
             self._idle.since_last_look()
 
     def _compare(self, batch: Any, progress: Progress) -> UpdateResult:
