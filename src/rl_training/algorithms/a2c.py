@@ -85,7 +85,7 @@ def a2c_gradient(
     return {"loss": loss, **losses}, by_logprobs, by_entropy, error * (2 * vf_coef * share)
 
 
-A2C_LOSS = Loss(a2c_loss, a2c_gradient)
+A2C_LOSS = Loss(a2c_loss, a2c_gradient, of="010c9cfe162d")
 
 
 class A2CLearner(OnPolicyLearner):

@@ -1,10 +1,13 @@
 """Losses: functions that users may replace, differentiated by hand if they have a gradient, otherwise by autograd."""
 
+import ast
+import hashlib
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -29,6 +32,8 @@ class Loss:
 
     function: LossFunction
     gradient: Gradient | None = None
+    of: str | None = field(default=None, compare=False)
+    """Digest of the function that the gradient belongs to: who edits the function's source gets autograd."""
     _in_module: tuple[bool, bool] = field(init=False, repr=False, compare=False)
     """Whether function and gradient were attributes of their modules when this loss was made."""
 
@@ -98,8 +103,26 @@ class Loss:
         """
         function = (self._in_module[0] and _named_like(self.function)) or self.function
         gradient = (self._in_module[1] and _named_like(self.gradient)) or self.gradient
-        is_old = function is not self.function and gradient is self.gradient
+        is_old = (function is not self.function or self.is_edited) and gradient is self.gradient
         return Loss(function, None if is_old else gradient)
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether the source of the function is not the one that the gradient was written for."""
+        return self.of is not None and source_digest(self.function) not in (None, self.of)
+
+
+@cache
+def source_digest(function: LossFunction) -> str | None:
+    """Return a short hash of a function's code without docstring, comments and layout; None if there is no source."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    (definition,) = tree.body
+    if isinstance(definition, ast.FunctionDef) and ast.get_docstring(definition) is not None:
+        definition.body = definition.body[1:]
+    return hashlib.sha256(ast.unparse(definition).encode()).hexdigest()[:12]
 
 
 def _named_like(function: Any) -> Any:
@@ -129,7 +152,8 @@ def _resolved(algorithm: "type[Algorithm]", name: str, built_in: Loss, given: Lo
     if own is built_in.function:
         own = None
     if given is not None and given is not (own or current.function):
-        return built_in if given is built_in.function else Loss(given)
+        kept = None if built_in.is_edited else built_in.gradient
+        return Loss(given, kept) if given is built_in.function else Loss(given)
     gradient = _own_gradient(algorithm, name, built_in.gradient)
     if own is not None:
         return Loss(own, gradient)
@@ -182,6 +206,8 @@ def replaced_losses(
         loss = losses[name]
         if loss.function is not built_in.function:
             found[name] = function_name(loss.function)
+        elif built_in.is_edited:
+            found[name] = f"{function_name(loss.function)}#{source_digest(loss.function)}"
         if loss.gradient not in (None, built_in.gradient):
             found[f"{name}_gradient"] = function_name(loss.gradient)
     return found

@@ -174,7 +174,7 @@ def ppo_gradient(
     return metrics, by_logprobs, -ent_coef * share if ent_coef else None, error * (2 * vf_coef * share)
 
 
-PPO_LOSS = Loss(ppo_loss, ppo_gradient)
+PPO_LOSS = Loss(ppo_loss, ppo_gradient, of="97f589eaaf5e")
 
 
 class PPOLearner(OnPolicyLearner):

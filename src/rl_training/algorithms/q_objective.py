@@ -277,7 +277,7 @@ def quantile_losses(
 
 
 Q_LOSSES = {
-    "none": Loss(td_loss, td_gradient),
+    "none": Loss(td_loss, td_gradient, of="ba7996f06d1e"),
     "c51": Loss(categorical_loss),
     "quantile": Loss(quantile_loss),
 }

@@ -149,9 +149,9 @@ def sac_temperature_gradient(
 
 
 SAC_LOSSES = {
-    "critic_loss": Loss(sac_critic_loss, sac_critic_gradient),
-    "actor_loss": Loss(sac_actor_loss, sac_actor_gradient),
-    "temperature_loss": Loss(sac_temperature_loss, sac_temperature_gradient),
+    "critic_loss": Loss(sac_critic_loss, sac_critic_gradient, of="5c04bc69c60d"),
+    "actor_loss": Loss(sac_actor_loss, sac_actor_gradient, of="0a3339a32467"),
+    "temperature_loss": Loss(sac_temperature_loss, sac_temperature_gradient, of="44dea6f80b7b"),
 }
 
 

@@ -94,8 +94,8 @@ def td3_actor_gradient(minibatch: Mapping[str, Numbers], *, backend: Backend) ->
 
 
 TD3_LOSSES = {
-    "critic_loss": Loss(td3_critic_loss, td3_critic_gradient),
-    "actor_loss": Loss(td3_actor_loss, td3_actor_gradient),
+    "critic_loss": Loss(td3_critic_loss, td3_critic_gradient, of="3ab789f1b542"),
+    "actor_loss": Loss(td3_actor_loss, td3_actor_gradient, of="3f8b20c14df3"),
 }
 
 

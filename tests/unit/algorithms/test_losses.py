@@ -1,6 +1,7 @@
 """Which loss trains, how it is differentiated, and what is said of a loss that cannot be used."""
 
 import functools
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,20 @@ import torch
 from gymnasium import spaces
 
 from rl_training.algorithms import ppo, q_objective
+from rl_training.algorithms.a2c import A2C_LOSS
 from rl_training.algorithms.dqn import DQN, DQNConfig
 from rl_training.algorithms.lookup import is_called
-from rl_training.algorithms.losses import Loss, function_name, replaced_losses, resolved_losses
+from rl_training.algorithms.losses import (
+    Loss,
+    function_name,
+    replaced_losses,
+    resolved_losses,
+    source_digest,
+)
 from rl_training.algorithms.ppo import PPO, PPO_LOSS, PPOConfig
-from rl_training.algorithms.sac import SAC
+from rl_training.algorithms.q_objective import Q_LOSSES
+from rl_training.algorithms.sac import SAC, SAC_LOSSES
+from rl_training.algorithms.td3 import TD3_LOSSES
 from rl_training.cli.arguments import print_help
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
@@ -315,3 +325,34 @@ def test_the_help_of_a_group_with_a_dot_in_its_name(capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         print_help({"Outer.MyPPO": []}, "rl-training train", "Train.")
     assert "rl-training train" in capsys.readouterr().out
+
+
+BUILT_IN = [PPO_LOSS, A2C_LOSS, Q_LOSSES["none"], *SAC_LOSSES.values(), *TD3_LOSSES.values()]
+
+
+@pytest.mark.parametrize("loss", BUILT_IN, ids=lambda loss: loss.function.__name__)
+def test_the_gradient_belongs_to_the_loss_beside_it(loss: Loss) -> None:
+    """If you changed a loss, change its gradient, see that both agree, and write the new digest."""
+    assert loss.of == source_digest(loss.function)
+
+
+def test_who_edits_the_source_of_a_loss_gets_autograd_and_a_name_in_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert resolved_losses(PPO, PPOConfig(), {})["loss"].gradient is not None
+    monkeypatch.setattr("rl_training.algorithms.losses.source_digest", lambda function: "edited")
+    for given in ({}, {"loss": PPO_LOSS.function}):
+        losses = resolved_losses(PPO, PPOConfig(), given)
+        assert losses["loss"].gradient is None
+        assert replaced_losses(PPO, PPOConfig(), losses) == {
+            "loss": "rl_training.algorithms.ppo:ppo_loss#edited"
+        }
+
+
+def test_comments_and_docstrings_are_no_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = []
+    for number, text in enumerate(("return x", '"""Say so."""\n    return x  # so', "return 2 * x")):
+        (tmp_path / f"edited_{number}.py").write_text(f"def f(x):\n    {text}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        digests.append(source_digest(importlib.import_module(f"edited_{number}").f))
+    assert digests[0] == digests[1] != digests[2]
