@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Self, Unpack
 
 from torch import Tensor
@@ -141,7 +142,7 @@ class A2C(Algorithm):
         return {"loss": A2C_LOSS}
 
     build_actor = staticmethod(build_actor_critic)
-    build_source = staticmethod(build_rollouts)
+    build_source = staticmethod(partial(build_rollouts, by_vtrace=True))
 
     @staticmethod
     def build_learner(

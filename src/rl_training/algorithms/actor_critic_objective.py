@@ -1,13 +1,15 @@
 """The objective of the on-policy algorithms: computes the loss of a batch and its gradients."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from rl_training.algorithms.losses import Loss
 from rl_training.algorithms.optimizers import FlatOptimizer
+from rl_training.algorithms.shards import ShardedObjective, Shards
 from rl_training.core.types import Numbers, StepMetrics
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.models.autograd_network import AutogradNetwork, Backprop
@@ -79,6 +81,12 @@ class ActorCriticObjective:
         features = AutogradNetwork(read, below, gradient_of)
         return ExplicitReader(features, known, fast), "explicit after autograd"
 
+    def in_shards(self, optimizer: FlatOptimizer, shards: Shards) -> "ShardedActorCritic":
+        """Return this objective for minibatches in shards; advantages are normalised before they are divided."""
+        sharded = ShardedActorCritic(self, optimizer, shards, normalize=self.normalize)
+        self.normalize = False
+        return sharded
+
     def forward(self, rows: RolloutBatch, **settings: Any) -> tuple[StepMetrics, tuple[Numbers, ...]]:
         """Return the parts of the loss for a minibatch, and the gradients that `backward` takes."""
         params, values = self.network.forward(rows)
@@ -106,6 +114,17 @@ class ActorCriticObjective:
         gradients = self.loss.autograd(losses["loss"], [*outputs, *self._own])
         return {name: part.detach() for name, part in losses.items()}, gradients
 
+    @torch.no_grad()
+    def logprobs(self, rows: RolloutBatch) -> Numbers:
+        """Return the log-probabilities [B] of the actions, without gradients."""
+        params, _ = self.network.forward(rows)
+        if self.by_hand:
+            assert self._evaluate is not None, "by_hand is false without it"
+            return self._evaluate(
+                self.policy.head.masked(params, rows.action_masks, self.backend.xp), rows.actions
+            )[0]
+        return self.policy.log_prob_entropy(params, rows.actions, rows.action_masks)[0]
+
     def backward(self, gradients: tuple[Numbers, ...]) -> None:
         """Write the gradients of the network and of the head."""
         by_params, by_values, *by_own = gradients
@@ -120,6 +139,8 @@ class ActorCriticObjective:
         advantages = rows.advantages
         if self.normalize:
             advantages = normalized(advantages, rows.valid, self.backend.xp)
+        if rows.weights is not None:
+            advantages = advantages * rows.weights
         return {
             "logprobs": logprobs,
             "old_logprobs": rows.logprobs,
@@ -130,6 +151,24 @@ class ActorCriticObjective:
             "entropy": entropy,
             "valid": rows.valid,
         }
+
+
+class ShardedActorCritic(ShardedObjective):
+    """The objective of the on-policy algorithms in shards: advantages are normalised over the whole minibatch."""
+
+    def __init__(
+        self, objective: ActorCriticObjective, optimizer: FlatOptimizer, shards: Shards, *, normalize: bool
+    ) -> None:
+        super().__init__(objective, optimizer, shards)
+        self._normalize, self._xp = normalize, objective.backend.xp
+
+    def forward(self, rows: RolloutBatch, *arguments: Any, **settings: Any) -> tuple[StepMetrics, Any]:
+        if self._normalize:
+            rows = replace(rows, advantages=normalized(rows.advantages, rows.valid, self._xp))
+        return super().forward(rows, *arguments, **settings)
+
+
+AnyObjective: TypeAlias = ActorCriticObjective | ShardedActorCritic
 
 
 def masked_mean(rows: Numbers, valid: Numbers | None) -> Numbers:

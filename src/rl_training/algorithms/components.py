@@ -43,6 +43,8 @@ class BuildContext:
     losses_read: set[str] = field(default_factory=set)
     """The losses that the builders asked for."""
     update_path: UpdatePath = "auto"
+    stale: bool = False
+    """Whether rollouts may come from an older policy, so that on-policy algorithms correct for that."""
     weights: torch.Generator = field(default_factory=torch.Generator)
 
     def __post_init__(self) -> None:

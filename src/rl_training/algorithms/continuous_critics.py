@@ -17,6 +17,7 @@ from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.config import UpdatePath
 from rl_training.core.spaces.layout import float_dtype
 from rl_training.core.types import Numbers
+from rl_training.data.replay_buffer import Transitions
 from rl_training.models.autograd_network import AutogradCritics, AutogradNetwork
 from rl_training.models.encoded_network import Encoded, layers_after_encoder
 from rl_training.models.ensemble import EnsembleMLP
@@ -55,6 +56,7 @@ class ContinuousLearner(OffPolicyLearner):
     actor_run: ExplicitMLP | AutogradNetwork
     critics_run: ExplicitCritics | AutogradCritics
     target_run: Callable[[Any, Any], Numbers]
+    _actor_outputs: Callable[[], Numbers]
 
     def __init__(
         self,
@@ -110,6 +112,22 @@ class ContinuousLearner(OffPolicyLearner):
         self.critics_run = AutogradCritics(self.critics, self.critics.parameters(), by_critics)
         self.target_run = self.target_critics.network
         return "autograd"
+
+    def next_actor_outputs(self, rows: Transitions) -> Numbers:
+        """Return the actor's outputs for the next observations, without gradients.
+
+        Without shards one pass computes those that `actor_outputs` returns, too. With shards, the passes of other
+        shards come in between.
+        """
+        if self.shards.count == 1:
+            self._actor_outputs, next_outputs = self.actor_run.forward_both(rows.obs, rows.next_obs)
+            return next_outputs
+        with torch.no_grad():
+            return self.actor_run.forward(rows.next_obs)
+
+    def actor_outputs(self, rows: Transitions) -> Numbers:
+        """Return the actor's outputs for the observations; `next_actor_outputs` comes first."""
+        return self._actor_outputs() if self.shards.count == 1 else self.actor_run.forward(rows.obs)
 
     def backward_actor(self, by_outputs: Numbers, *by_head: Numbers) -> None:
         """Write the gradients of the actor, given those of its network's outputs and of the head's parameters."""

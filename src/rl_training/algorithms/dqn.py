@@ -15,6 +15,7 @@ from rl_training.algorithms.losses import Loss, LossFunction
 from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig, build_replay
 from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.algorithms.q_objective import Q_LOSSES, QObjective
+from rl_training.algorithms.shards import ERRORS, ShardedObjective, Shards
 from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.config import UpdatePath
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
@@ -122,6 +123,8 @@ class DQNConfig(ReplayConfig):
 class DQNLearner(OffPolicyLearner):
     """The update rule: one step towards `reward + discount * value of the next action`."""
 
+    takes_shards = True
+
     def __init__(
         self,
         config: DQNConfig,
@@ -136,7 +139,7 @@ class DQNLearner(OffPolicyLearner):
         network = actor.policy.network
         self.optimizer = FlatAdam(network.parameters(), max_grad_norm=config.max_grad_norm, eps=1e-8)
         self.target = TargetNetwork(network, self.optimizer.flat)
-        self.objective = QObjective(
+        self.objective: QObjective | ShardedObjective = QObjective(
             actor.policy,
             self.target.network,
             self.optimizer.gradient_of,
@@ -162,6 +165,10 @@ class DQNLearner(OffPolicyLearner):
             "learner/target_updates": self.target_updates,
         }
 
+    def use_shards(self, shards: Shards) -> None:
+        super().use_shards(shards)
+        self.objective = ShardedObjective(self.objective, self.optimizer, shards)
+
     def _begin(self, rows: Transitions, progress: Progress) -> Transitions:
         """Update the target network; if it then stays fixed, compute its outputs for all batches at once."""
         every, tau = self.config.target_timesteps, self.config.tau
@@ -171,7 +178,10 @@ class DQNLearner(OffPolicyLearner):
             self.target.follow(tau)
         self.target_updates.value += max(crossed, 0)
         self._exploration = self.explorer.epsilon(progress)
-        return self.objective.with_targets(rows) if every else rows
+        if not every or self.shards.count > 1:  # shards compute their own
+            return rows
+        found: Transitions = self.objective.with_targets(rows)
+        return found
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
@@ -185,7 +195,7 @@ class DQNLearner(OffPolicyLearner):
         every = self.config.target_update_every_updates
         if every and not (updates + 1) % every:
             self.target.follow(self.config.tau)
-        errors = parts.pop("errors", None)
+        errors = parts.pop(ERRORS, None)
         return {**parts, "grad_norm": norm, "exploration_rate": self._exploration}, errors
 
 

@@ -44,16 +44,16 @@ class RunKeywords(TypedDict, total=False):
     device: str
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"]
-    """Threads for matrix products; auto gives the results of one thread, and borrows idle cores where that changes no
-    bit."""
+    """Threads for the matrix products of updates; auto gives the results of one thread, and borrows idle cores where
+    that changes no bit."""
     update_path: UpdatePath
     """How gradients are computed: explicit, by hand-written backward passes, which is faster; autograd; auto uses
     explicit passes wherever they exist."""
     num_envs: int
     """Number of environments that are stepped in parallel."""
-    env_backend: Literal["sync", "async", "native"]
+    env_backend: Literal["sync", "async", "native", "envpool"]
     """Where environments run: sync, in this process; async, in one process each, with shared memory; native, in the
-    environment's own vector implementation."""
+    environment's own vector implementation; envpool, in the threads of EnvPool's C++ version of the environment."""
     env_kwargs: dict[str, Any]
     """Arguments for the environment's constructor, as a YAML map."""
     env_wrappers: Wrappers
@@ -66,6 +66,35 @@ class RunKeywords(TypedDict, total=False):
     """Build a new environment for every episode; auto does so if environments keep state across resets."""
     max_restarts: int
     """How often a run may restart from its last checkpoint after an environment failed."""
+    env_groups: int
+    """Number of groups into which the environments are divided, as evenly as possible, the larger ones first. A group
+    acts on its own, so that another process can host it."""
+    lag: int | Literal["free"]
+    """By how many updates the policy that collects may be older than the one that learns: 0; 1, which collects and
+    learns at the same time; free, which never waits, and is not reproducible."""
+    max_policy_lag: int
+    """lag free: largest lag, in updates; older experience is dropped. A group is at most two rollouts ahead, so 2 or
+    more drops nothing."""
+    learner_shards: int
+    """Number of slices of every minibatch, whose gradients are computed separately and added in order."""
+    engine: Literal["auto", "local", "process", "ray"]
+    """Where groups and shards are computed: local, in this process; process, in processes of this machine; ray, on a
+    Ray cluster; auto chooses between local and process. The results are the same."""
+    num_samplers: int | Literal["auto"]
+    """Processes that host the groups; 0 hosts them in the learner's process; auto is one per group, at most one per
+    core."""
+    num_learners: int | Literal["auto"]
+    """Processes that compute the shards, the run's own among them; auto is one per shard, at most one per core. With
+    ray_address the others are on the cluster, and auto is at most as many as its free CPUs allow."""
+    max_sampler_restarts: int
+    """How often processes that collect, or those that compute shards, may be replaced after they died or stopped
+    answering."""
+    ray_address: str | None
+    """Address of an existing Ray cluster, HOST:PORT or auto; by default one is started for the run."""
+    ray_resources: dict[str, Any]
+    """Resources that each process reserves on the Ray cluster, as a YAML map such as {CPU: 1}."""
+    ray_placement: Literal["spread", "pack"]
+    """Whether processes are spread over the nodes of the Ray cluster, or packed onto few."""
     preprocessing: Literal["none", "image", "atari"]
     """Preprocessing of observations: none; image, which resizes and stacks images; atari, the standard preprocessing
     of Atari games."""

@@ -3,19 +3,21 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rl_training.algorithms.losses import Loss, function_name
+from rl_training.algorithms.shards import WHOLE, Shards, Whole
 from rl_training.config import UpdatePath
 from rl_training.config.schedules import ScheduledSetting
 from rl_training.core.errors import UserError
 from rl_training.core.state import Owners, gather, learned, not_finite, scatter
-from rl_training.core.types import Metrics, Numbers, Progress, State, StepMetrics
+from rl_training.core.types import Metrics, Numbers, Progress, State, StepMetrics, UpdateResult
 from rl_training.models.encoders import encoder_name
-from rl_training.models.encoders.checking import learns_from_one_row
+from rl_training.models.encoders.checking import learns_from_one_row, treats_rows_separately
 from rl_training.policies.base import NetworkPolicy
 
 
@@ -29,6 +31,11 @@ class BaseLearner:
     networks_with_modes: tuple[nn.Module, ...] = ()
     """Networks that may have layers with a training mode, such as dropout: those with an encoder."""
 
+    shards: Whole | Shards = WHOLE
+    """How minibatches are divided: not at all, or into shards, if the learner `takes_shards`."""
+    takes_shards = False
+    """Whether every gradient of `update` comes from `shards.differentiate` or from an objective in shards."""
+
     fixed_learning_rate: float | None = None
     """Set by a callback: replaces the learning rate of the settings and its schedule."""
 
@@ -39,6 +46,30 @@ class BaseLearner:
         if self.fixed_learning_rate is not None:
             return scalar(self.fixed_learning_rate)
         return scalar(self._rate.at(progress.fraction))
+
+    def use_shards(self, shards: Shards) -> None:
+        """Compute gradients in shards from now on; raise an error if the learner or an encoder cannot."""
+        if not self.takes_shards:
+            raise UserError(
+                f"learner_shards is {shards.count}, but {type(self).__name__} computes its gradients without shards; "
+                "set learner_shards to 1"
+            )
+        policy = self.owners.get("model")
+        encoder = getattr(getattr(policy, "network", None), "encoder", None)
+        if self.networks_with_modes and encoder is not None:
+            assert isinstance(policy, NetworkPolicy)
+            with self.learning():
+                separate = treats_rows_separately(encoder, policy.inputs)
+            if not separate:
+                raise UserError(
+                    f"learner_shards is {shards.count}, but encoder {encoder_name(type(encoder))} uses statistics of "
+                    "the whole minibatch, as batch normalisation does; set learner_shards to 1, or use another encoder"
+                )
+        self.shards = shards
+
+    def update(self, batch: Any, progress: Progress) -> UpdateResult:
+        """Train on one batch; see `core.protocols.Learner`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define update")
 
     def state_dict(self) -> dict[str, State]:
         """Return everything that later updates depend on, as live tensors."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.actor_critic_objective import ActorCriticObjective
+from rl_training.algorithms.actor_critic_objective import ActorCriticObjective, AnyObjective
 from rl_training.algorithms.components import Actor, BuildContext, encoder_problems, sde_problems
 from rl_training.algorithms.learner import (
     BaseLearner,
@@ -19,6 +19,7 @@ from rl_training.algorithms.learner import (
 )
 from rl_training.algorithms.losses import Loss
 from rl_training.algorithms.optimizers import FlatOptimizer
+from rl_training.algorithms.shards import Shards
 from rl_training.config import AlgorithmConfig, UpdatePath
 from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.seeding import ACTIONS, numpy_generator
@@ -128,6 +129,8 @@ class ActorCriticConfig(AlgorithmConfig):
 class OnPolicyLearner(BaseLearner):
     """The parts of an update on one rollout that all on-policy algorithms share."""
 
+    takes_shards = True
+
     def __init__(
         self,
         config: ActorCriticConfig,
@@ -138,7 +141,7 @@ class OnPolicyLearner(BaseLearner):
         update_path: UpdatePath = "auto",
     ) -> None:
         self.policy, self.optimizer = actor.policy, optimizer
-        self.objective = ActorCriticObjective(
+        self.objective: AnyObjective = ActorCriticObjective(
             actor.policy,
             optimizer,
             loss,
@@ -155,11 +158,16 @@ class OnPolicyLearner(BaseLearner):
         self.networks_with_modes = () if plain else (actor.policy.network,)
         self.owners = {"model": actor.policy, "optimizer": optimizer}
 
+    def use_shards(self, shards: Shards) -> None:
+        super().use_shards(shards)
+        self.objective = self.objective.in_shards(self.optimizer, shards)
+
     def prepared(self, batch: RolloutBatch) -> RolloutBatch:
         """Return the rollout on the network's device, with the network's inputs in place of observations."""
         device = self.policy.device
         rows = batch if device.type == "cpu" else batch.to(device)
-        return self.objective.backend.rows(replace(rows, obs=self.policy.prepare(rows.obs)))
+        prepared: RolloutBatch = self.objective.backend.rows(replace(rows, obs=self.policy.prepare(rows.obs)))
+        return prepared
 
     def finished(self, batch: RolloutBatch, metrics: Metrics) -> UpdateResult:
         """Update the policy's statistics with the rollout and complete the metrics.
@@ -203,8 +211,9 @@ def build_rollouts(
     actor: Actor[ActorCriticPolicy],
     *,
     make_buffer: Callable[..., RolloutBuffer] = RolloutBuffer.for_spaces,
+    by_vtrace: bool = False,
 ) -> RolloutSource:
-    """Return the rollouts that the policy learns from."""
+    """Return the rollouts that the policy learns from; with `by_vtrace`, those of an older policy are corrected."""
     spec = context.spec
     buffer = make_buffer(
         stored_space(spec),
@@ -214,7 +223,13 @@ def build_rollouts(
         extra=actor.explorer.columns,
     )
     scaler = actor.policy.reward_normalizer
-    return RolloutSource(buffer, gamma=settings.gamma, gae_lambda=settings.gae_lambda, reward_scaler=scaler)
+    return RolloutSource(
+        buffer,
+        gamma=settings.gamma,
+        gae_lambda=settings.gae_lambda,
+        reward_scaler=scaler,
+        log_prob=actor.policy.log_prob if context.stale and by_vtrace else None,
+    )
 
 
 def explained_variance(batch: RolloutBatch) -> Tensor:

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -40,6 +40,15 @@ class FlatOptimizer(ABC):
     def gradient_of(self, parameter: nn.Parameter) -> Tensor | None:
         """Return a view of a parameter's gradient, in its shape; None if the parameter is not trained here."""
         return self._places.get(id(parameter))
+
+    def set_gradient(self, parts: Sequence[Array]) -> None:
+        """Set the gradient to the sum of several, added in order."""
+        total = np.empty_like(parts[0]) if self._array is None else self._array
+        np.copyto(total, parts[0])
+        for part in parts[1:]:
+            total += part
+        if self._array is None:
+            self.gradient.copy_(torch.from_numpy(total))
 
     def descend(self, learning_rate: Tensor) -> Tensor | float:
         """Take one step along `-gradient`; return its norm before clipping. Does not synchronise with the device."""

@@ -1,7 +1,8 @@
 """Proximal policy optimization, arXiv:1707.06347: config, loss, learner and algorithm."""
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.actor_critic_objective import masked_mean, row_weights
+from rl_training.algorithms.actor_critic_objective import AnyObjective, masked_mean, row_weights
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.learner import as_metrics, scalar
@@ -174,7 +175,26 @@ def ppo_gradient(
     return metrics, by_logprobs, -ent_coef * share if ent_coef else None, error * (2 * vf_coef * share)
 
 
+MAX_WEIGHT = 2.0
+"""Largest weight of a row that an older policy collected."""
+ROW_NUMBERS = "/row_numbers"
 PPO_LOSS = Loss(ppo_loss, ppo_gradient, of="97f589eaaf5e")
+
+
+def decoupled(rows: RolloutBatch, objective: AnyObjective, rows_at_once: int) -> RolloutBatch:
+    """Return a rollout of an older policy for the decoupled objective, arXiv:2110.00641: w * min(r * A, clip(r) * A).
+
+    The ratio r is relative to the policy at the beginning of the update, so that clipping keeps the new policy near it.
+    The weight w = exp(its log-probability - the one that was recorded), at most `MAX_WEIGHT`, corrects for the older
+    policy that collected. If both policies are the same, w is 1 and the objective is that of `ppo_loss`.
+    """
+    xp, numbers = objective.backend.xp, objective.backend.arange(len(rows))
+    now = xp.empty_like(rows.logprobs)
+    marked = replace(rows, extra=rows.extra | {ROW_NUMBERS: numbers})
+    for part in marked.minibatches(rows_at_once, None):
+        now[part.extra[ROW_NUMBERS]] = objective.logprobs(part)
+    weights = xp.exp(objective.backend.clip(now - rows.logprobs, -math.inf, math.log(MAX_WEIGHT)))
+    return replace(rows, logprobs=now, weights=weights)
 
 
 class PPOLearner(OnPolicyLearner):
@@ -188,8 +208,10 @@ class PPOLearner(OnPolicyLearner):
         minibatch_rng: np.random.Generator,
         loss: Loss | None = None,
         update_path: UpdatePath = "auto",
+        stale: bool = False,
     ) -> None:
-        self.config, self.minibatch_rng = config, minibatch_rng
+        """With `stale`, rollouts may come from an older policy: see `decoupled`."""
+        self.config, self.minibatch_rng, self.stale = config, minibatch_rng, stale
         self._clip_coef = ScheduledSetting("clip_coef", config.clip_coef, config.clip_coef_schedule)
         optimizer = FlatAdam(actor.policy.parameters(), max_grad_norm=config.max_grad_norm)
         loss = loss or PPO_LOSS.current()
@@ -201,8 +223,9 @@ class PPOLearner(OnPolicyLearner):
         learning_rate = self.learning_rate(progress)
         clip_coef = self._clip_coef.at(progress.fraction)
         history: list[StepMetrics] = []
+        ready = self._ready(batch)
         with self.learning():
-            for rows in self._minibatches(self.prepared(batch)):
+            for rows in self._minibatches(ready):
                 losses = self._train_minibatch(rows, learning_rate, clip_coef)
                 if "grad_norm" not in losses:  # prevented by target_kl
                     history = history or [losses | {"grad_norm": 0.0 * losses["loss"]}]
@@ -211,6 +234,11 @@ class PPOLearner(OnPolicyLearner):
         metrics = as_metrics(history)
         metrics["learning_rate"], metrics["clip_range"] = learning_rate, scalar(clip_coef)
         return self.finished(batch, metrics)
+
+    def _ready(self, batch: RolloutBatch) -> RolloutBatch:
+        """Return the prepared rollout; one of an older policy is corrected for that."""
+        rows = self.prepared(batch)
+        return decoupled(rows, self.objective, self.config.batch_size) if self.stale else rows
 
     def _minibatches(self, rows: RolloutBatch) -> Iterator[RolloutBatch]:
         for _ in range(self.config.update_epochs):
@@ -273,4 +301,5 @@ class PPO(Algorithm):
             minibatch_rng=numpy_generator(context.seed, MINIBATCHES),
             loss=context.loss("loss", PPO_LOSS),
             update_path=context.update_path,
+            stale=context.stale,
         )

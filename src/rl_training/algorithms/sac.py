@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import numpy as np
@@ -15,6 +16,7 @@ from rl_training.algorithms.continuous_critics import ContinuousConfig, Continuo
 from rl_training.algorithms.losses import Loss, named_parts
 from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.optimizers import FlatAdam
+from rl_training.algorithms.shards import LOGPROBS
 from rl_training.config import UpdatePath
 from rl_training.core.errors import UserError
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
@@ -158,6 +160,8 @@ SAC_LOSSES = {
 class SACLearner(ContinuousLearner):
     """The update rule: critics, actor, temperature, then the target critics."""
 
+    takes_shards = True
+
     def __init__(
         self,
         config: SACConfig,
@@ -197,34 +201,15 @@ class SACLearner(ContinuousLearner):
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[StepMetrics, Numbers | None]:
         """Take one step each on the losses of critics, actor and temperature, then move the targets."""
-        xp, count, alpha = self.backend.xp, len(rows), self.temperature.alpha()
-        noise, next_noise = self.policy.draw(self.draw_noise, count)
-        subset = self._draw_subset()
-        params, next_params = self.actor_run.forward_both(rows.obs, rows.next_obs)
-        next_actions, next_logprobs, _ = self.policy.sampled(next_params, next_noise, self.backend)
-        with torch.no_grad():
-            next_values = self.target_run(rows.next_obs, next_actions)
-        targets = sac_targets(
-            rows, next_values if subset is None else next_values[subset], next_logprobs, alpha, xp
-        )
-        values = self.critics_run.forward(rows.obs, rows.actions)
-        critic_parts, (by_values,) = self.losses["critic_loss"].differentiate(
-            {"values": values, "targets": targets}, ("values",), self.backend
-        )
-        self.critics_run.backward(by_values)
+        alpha = self.temperature.alpha()
+        noise, next_noise = self.policy.draw(self.draw_noise, len(rows))
+        subset = None if self.config.critic_subset is None else self._draw_subset(self.config.critic_subset)
+        critic_pass = partial(self._critic_pass, next_noise, alpha, subset)
+        actor_pass = partial(self._actor_pass, noise, alpha, subset is not None)
+        critic_parts = self.shards.differentiate(self.critic_optimizer, rows, critic_pass)
         critic_norm = self.critic_optimizer.descend(learning_rate)
-
-        new_actions, logprobs, back = self.policy.sampled(params(), noise, self.backend)
-        values = self.critics_run.forward(rows.obs, new_actions)
-        actor_parts, (by_values, by_logprobs) = self.losses["actor_loss"].differentiate(
-            {"values": values, "logprobs": logprobs, "alpha": alpha},
-            ("values", "logprobs"),
-            self.backend,
-            use_mean=subset is not None,
-        )
-        # the gradient passes through the critics to the actions, without training the critics
-        by_actions = self.critics_run.action_gradient(by_values)
-        self.backward_actor(*back(by_actions, by_logprobs))
+        actor_parts = self.shards.differentiate(self.actor_optimizer, rows, actor_pass)
+        logprobs = actor_parts.pop(LOGPROBS)
         actor_norm = self.actor_optimizer.descend(learning_rate)
 
         metrics: StepMetrics = {
@@ -240,11 +225,44 @@ class SACLearner(ContinuousLearner):
         self.target_critics.follow(self.config.tau)
         return metrics, None
 
-    def _draw_subset(self) -> Numbers | None:
-        """Return the target critics that this update uses; None for all."""
-        if self.config.critic_subset is None:
-            return None
-        drawn = self.noise_rng.permutation(self.config.num_critics)[: self.config.critic_subset]
+    def _critic_pass(
+        self, noise: Numbers, alpha: Numbers, subset: Numbers | None, rows: Transitions, place: slice
+    ) -> StepMetrics:
+        """Write the gradient of the critics for part of a batch; return the parts of their loss."""
+        next_params, next_noise = self.next_actor_outputs(rows), self.policy.noise_of(noise, place)
+        next_actions, next_logprobs, _ = self.policy.sampled(next_params, next_noise, self.backend)
+        with torch.no_grad():
+            next_values = self.target_run(rows.next_obs, next_actions)
+        next_values = next_values if subset is None else next_values[subset]
+        targets = sac_targets(rows, next_values, next_logprobs, alpha, self.backend.xp)
+        values = self.critics_run.forward(rows.obs, rows.actions)
+        parts, (by_values,) = self.losses["critic_loss"].differentiate(
+            {"values": values, "targets": targets}, ("values",), self.backend
+        )
+        self.critics_run.backward(by_values)
+        return parts
+
+    def _actor_pass(
+        self, noise: Numbers, alpha: Numbers, use_mean: bool, rows: Transitions, place: slice
+    ) -> StepMetrics:
+        """Write the gradient of the actor for part of a batch; return the parts of its loss, and new logprobs [B]."""
+        params, own_noise = self.actor_outputs(rows), self.policy.noise_of(noise, place)
+        new_actions, logprobs, back = self.policy.sampled(params, own_noise, self.backend)
+        values = self.critics_run.forward(rows.obs, new_actions)
+        parts, (by_values, by_logprobs) = self.losses["actor_loss"].differentiate(
+            {"values": values, "logprobs": logprobs, "alpha": alpha},
+            ("values", "logprobs"),
+            self.backend,
+            use_mean=use_mean,
+        )
+        # the gradient passes through the critics to the actions, without training the critics
+        by_actions = self.critics_run.action_gradient(by_values)
+        self.backward_actor(*back(by_actions, by_logprobs))
+        return {**parts, LOGPROBS: logprobs}
+
+    def _draw_subset(self, size: int) -> Numbers:
+        """Return the target critics that this update uses."""
+        drawn = self.noise_rng.permutation(self.config.num_critics)[:size]
         return self.backend.from_numpy(drawn)
 
 

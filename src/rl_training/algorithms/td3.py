@@ -102,6 +102,8 @@ TD3_LOSSES = {
 class TD3Learner(ContinuousLearner):
     """The update rule: trains the critics in every update, actor and targets every `policy_delay` updates."""
 
+    takes_shards = True
+
     def __init__(
         self,
         config: TD3Config,
@@ -136,8 +138,18 @@ class TD3Learner(ContinuousLearner):
     ) -> tuple[StepMetrics, Numbers | None]:
         """Train the critics; every `policy_delay` updates also train the actor and move the targets."""
         noise, limit = self.draw_noise(len(rows), self.action_size), self.config.target_noise_clip
+        smoothing = self.backend.clip(noise * self.config.target_policy_noise, -limit, limit)
+        metrics = self.shards.differentiate(
+            self.critic_optimizer, rows, lambda part, place: self._critic_pass(part, smoothing[place])
+        )
+        metrics["critic_grad_norm"] = self.critic_optimizer.descend(learning_rate)
+        if (updates + 1) % self.config.policy_delay == 0:
+            metrics |= self._train_actor(rows, learning_rate)
+        return metrics, None
+
+    def _critic_pass(self, rows: Transitions, smoothing: Numbers) -> StepMetrics:
+        """Write the gradient of the critics; return the parts of their loss."""
         xp, clip = self.backend.xp, self.backend.clip
-        smoothing = clip(noise * self.config.target_policy_noise, -limit, limit)
         with torch.no_grad():
             next_actions = clip(xp.tanh(self.target_actor_run(rows.next_obs)) + smoothing, -1.0, 1.0)
             next_values = self.target_run(rows.next_obs, next_actions)
@@ -145,18 +157,20 @@ class TD3Learner(ContinuousLearner):
         parts, (by_values,) = self.losses["critic_loss"].differentiate(
             {"values": values, "targets": td3_targets(rows, next_values, xp)}, ("values",), self.backend
         )
-        metrics: StepMetrics = {
-            **named_parts("critic_loss", parts),
-            "q_value": values.sum() / (len(values) * len(rows)),
-        }
+        q_value = values.sum() / (len(values) * len(rows))
         self.critics_run.backward(by_values)
-        metrics["critic_grad_norm"] = self.critic_optimizer.descend(learning_rate)
-        if (updates + 1) % self.config.policy_delay == 0:
-            metrics |= self._train_actor(rows, learning_rate)
-        return metrics, None
+        return {**named_parts("critic_loss", parts), "q_value": q_value}
 
     def _train_actor(self, rows: Transitions, learning_rate: Tensor) -> StepMetrics:
         """Train the actor on the first critic's value, without training the critic; then move the targets."""
+        parts = self.shards.differentiate(self.actor_optimizer, rows, lambda part, _: self._actor_pass(part))
+        norm = self.actor_optimizer.descend(learning_rate)
+        self.target_actor.follow(self.config.tau)
+        self.target_critics.follow(self.config.tau)
+        return {**parts, "actor_grad_norm": norm}
+
+    def _actor_pass(self, rows: Transitions) -> StepMetrics:
+        """Write the gradient of the actor; return the parts of its loss."""
         new_actions = self.backend.xp.tanh(self.actor_run.forward(rows.obs))
         values = self.first_critic_run.forward(rows.obs, new_actions)
         parts, (by_values,) = self.losses["actor_loss"].differentiate(
@@ -164,10 +178,7 @@ class TD3Learner(ContinuousLearner):
         )
         by_actions = self.first_critic_run.action_gradient(by_values)
         self.actor_run.backward(by_actions * (1.0 - new_actions * new_actions))
-        norm = self.actor_optimizer.descend(learning_rate)
-        self.target_actor.follow(self.config.tau)
-        self.target_critics.follow(self.config.tau)
-        return {**named_parts("actor_loss", parts), "actor_grad_norm": norm}
+        return named_parts("actor_loss", parts)
 
 
 class TD3(Algorithm):

@@ -45,8 +45,7 @@ def run(argv: list[str]) -> int:
     launched, code = run_jobs(
         benchmark_jobs(found, wanted.seeds or manifest.seeds),
         folder,
-        processes=wanted.jobs,
-        retry_failed=wanted.retry_failed,
+        launching=wanted.launching,
         again=typed("benchmark", *argv),
     )
     if launched.stopped_by is None and launched.records:

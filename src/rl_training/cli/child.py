@@ -14,6 +14,9 @@ SET_PARENT_DEATH_SIGNAL = 1
 
 def run(parent: int, cores: set[int], arguments: list[str]) -> int:
     """Run the command and return its exit code."""
+    signal.pthread_sigmask(
+        signal.SIG_UNBLOCK, {signal.SIGINT}
+    )  # Ray's processes block it, and so do their children
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
         if os.getppid() != parent:  # the launcher ended before the signal was set up

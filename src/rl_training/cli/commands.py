@@ -9,6 +9,7 @@ COMMANDS = {
     "eval": ("rl_training.cli.eval", "play episodes with a trained agent, as numbers or as a video"),
     "resume": ("rl_training.cli.resume", "continue a run from its last checkpoint"),
     "check-env": ("rl_training.cli.check_env", "check an environment before training"),
+    "plan": ("rl_training.cli.plan", "predict which settings make a run faster on several cores"),
     "zoo": ("rl_training.cli.zoo", "list, show and run presets"),
     "benchmark": ("rl_training.cli.benchmark", "compare presets on many seeds, in tables and plots"),
     "runs": ("rl_training.cli.runs", "list, show, compare and delete runs"),

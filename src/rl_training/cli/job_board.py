@@ -7,7 +7,7 @@ from typing import Any
 
 from rl_training.core.errors import printable
 from rl_training.experiment.console import duration
-from rl_training.lab.jobs import Board, JobState
+from rl_training.lab.jobs import MAX_LOSSES, Board, JobState
 
 SECONDS_BETWEEN_LINES = 30.0
 WAITING = "waits for another process that trains this run"
@@ -35,6 +35,8 @@ class PlainBoard(Board):
         if state.status in ("waiting", "training"):
             details = [f"resumed after {state.steps:,} steps"] if state.steps else []
         words = WORDS.get(state.status, state.status) + (" earlier" if state.earlier else "")
+        if loss := _loss(state):
+            words, details = loss, []
         print(printable(f"{state.job}: {', '.join([words, *details])}"), flush=True)
 
     def show(self, states: Sequence[JobState]) -> None:
@@ -88,11 +90,19 @@ def table_of(states: Sequence[JobState]) -> Any:
         status = f"{state.status}: {state.error}" if state.error else state.status
         if state.held and state.status == "waiting":
             status = WAITING
+        status = _loss(state) or status
         evaluation = "" if state.evaluation is None else f"{state.evaluation:.1f}"
         table.add_row(escape(printable(state.job)), escape(printable(status)), steps, left, evaluation)
     if len(ranked) > SHOWN:
         table.add_row(f"and {len(ranked) - SHOWN} more", "", "", "", "")
     return table
+
+
+def _loss(state: JobState) -> str:
+    """Return what happened to a job that waits because its worker was lost."""
+    if state.status != "waiting" or state.held or not state.losses:
+        return ""
+    return f"its worker was lost ({state.lost}), time {state.losses} of {MAX_LOSSES}; it continues elsewhere"
 
 
 def _details(state: JobState) -> list[str]:

@@ -1,7 +1,7 @@
 """Flags of the commands that train many runs. Imports nothing heavy, so that mistakes are reported at once."""
 
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from rl_training.cli.arguments import Option
 from rl_training.config.fields import whole_number
@@ -31,14 +31,29 @@ class LaunchFlags:
 
     seeds: Annotated[range | None, Option(read=read_seeds, metavar="N|A-B")] = None
     """Train seeds 1 to N, or A to B; by default the manifest's."""
-    jobs: Annotated[int, Option(read=read_count, metavar="N")] = field(default_factory=usable_cores)
+    jobs: Annotated[int | None, Option(read=read_count, metavar="N")] = None
     """Runs at a time; by default as many as there are cores."""
+    engine: Literal["process", "ray"] = "process"
+    """Where runs train: process, in processes of this machine; ray, on a Ray cluster."""
+    ray_address: Annotated[str | None, Option(metavar="auto|HOST:PORT")] = None
+    """Address of an existing Ray cluster; by default one is started on this machine."""
     output_dir: Annotated[str, Option(metavar="DIR")] = "runs"
     """Folder for all runs and results."""
     total_timesteps: Annotated[int | None, Option(read=read_count, metavar="N")] = None
     """Environment steps per run; by default the preset's."""
     retry_failed: bool = False
     """Train runs again that have failed."""
+
+    @property
+    def launching(self) -> dict[str, Any]:
+        """How and where to train, as arguments of `lab.launcher.launch`."""
+        jobs = usable_cores() if self.jobs is None and self.engine == "process" else self.jobs
+        return {
+            "processes": jobs,
+            "engine": self.engine,
+            "ray_address": self.ray_address,
+            "retry_failed": self.retry_failed,
+        }
 
     @property
     def overrides(self) -> dict[str, int]:

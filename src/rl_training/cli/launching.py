@@ -22,20 +22,22 @@ def run_jobs(
     jobs: Sequence[Job],
     folder: Path,
     *,
-    processes: int,
-    retry_failed: bool,
+    launching: Mapping[str, Any],
     again: str,
     retry: str | None = None,
 ) -> tuple[Launched, int]:
     """Train the runs that are missing and print a summary; the exit code is 0, 1 after failures, or the signal's.
 
-    `again` is the command that continues, `retry` the one that retries failed runs: by default the same with a flag.
+    `launching` are arguments of `launch`. `again` is the command that continues, `retry` the one that retries failed
+    runs: by default the same with a flag.
     """
-    launched = launch(jobs, folder, processes=processes, retry_failed=retry_failed, board=make_board())
+    launched = launch(jobs, folder, board=make_board(), **launching)
     finished, failed = launched.having("finished"), launched.having("failed")
     earlier = sum(state.earlier for state in finished)
     of_them = f", {earlier} of them earlier" if earlier else ""
     print(f"{len(finished)} of {len(launched.states)} runs are finished{of_them}")
+    if moved := sum(state.losses for state in launched.states):
+        print(f"workers were lost {moved} times; their runs continued from their last checkpoints")
     before = [state.record for state in finished if state.earlier and state.record]
     others = {str(record["versions"].get("rl_training")) for record in before} - {__version__}
     if others:
@@ -63,8 +65,7 @@ def run_presets(
     *,
     seeds: Sequence[int],
     folder: Path,
-    processes: int,
-    retry_failed: bool,
+    launching: Mapping[str, Any],
     overrides: Mapping[str, Any],
     again: str,
     retry: str | None = None,
@@ -75,8 +76,7 @@ def run_presets(
     launched, code = run_jobs(
         jobs_of(configs, seeds),
         folder,
-        processes=processes,
-        retry_failed=retry_failed,
+        launching=launching,
         again=again,
         retry=retry,
     )

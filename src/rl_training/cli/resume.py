@@ -8,6 +8,7 @@ from rl_training.cli.arguments import Option, parse, setting_name
 from rl_training.cli.train import print_diagnosis, print_result, resumed_with
 from rl_training.config import TrainConfig
 from rl_training.config.fields import CheckedConfig
+from rl_training.config.train_config import OF_THE_MACHINE
 from rl_training.core.errors import UserError
 from rl_training.core.foreign_names import here_called
 from rl_training.envs.factory import import_factory
@@ -19,7 +20,8 @@ from rl_training.experiment.resume import resume
 class Resume:
     """Continue a run from its last checkpoint, exactly as if it had not been interrupted.
 
-    Only its length can be changed. To change other settings, fine-tune from its weights in a new run:
+    Only its length, and the processes and machines that it uses, can be changed. To change other settings, fine-tune
+    from its weights in a new run:
     rl-training train --start-from RUN --learning-rate 1e-4
     """
 
@@ -35,6 +37,16 @@ class Resume:
     """The run's environment, if someone else trained the run and you trust the module that it names."""
     env_factory: str | None = None
     """Function that builds the run's environment, as module:function, if one was used."""
+    engine: str | None = None
+    """Where groups and shards are computed: local, process, ray or auto. The results are the same."""
+    num_samplers: str | None = None
+    """Processes that host the groups: a number, or auto."""
+    num_learners: str | None = None
+    """Processes that compute the shards: a number, or auto."""
+    max_sampler_restarts: int | None = None
+    """How often processes that collect may be replaced."""
+    ray_address: str | None = None
+    """Address of an existing Ray cluster, HOST:PORT or auto."""
     trust_modules: bool = False
     """Import the modules that someone else's run names for algorithm, environment, wrappers, encoder and schedules."""
 
@@ -53,6 +65,9 @@ def run(argv: list[str]) -> int:
             arguments=["rl-training", "resume", *argv],
             env_id=flags.env_id,
             trust_modules=flags.trust_modules,
+            settings={
+                name: value for name in OF_THE_MACHINE if (value := getattr(flags, name, None)) is not None
+            },
         )
     if flags.quiet:
         print(result.run_dir)
@@ -72,6 +87,7 @@ def _refuse_settings(argv: list[str]) -> None:
         if name in settings - {item.name for item in fields(Resume)}:
             raise UserError(
                 f"resume continues a run with its own settings, so {flag} cannot be changed; only "
-                "--total-timesteps and --max-time can; to change other settings, fine-tune from its weights: "
+                "--total-timesteps, --max-time and the engine can; to change other settings, fine-tune from its "
+                "weights: "
                 f"rl-training train --start-from RUN --{name.replace('_', '-')} ..."
             )

@@ -59,6 +59,10 @@ RUN_GROUPS = {
         "num_envs", "env_backend", "env_kwargs", "env_wrappers", "max_episode_steps", "env_timeout", "rebuild_envs",
         "max_restarts", "use_action_masks", "normalize_obs", "normalize_reward",
     ),
+    "several processes and machines": (
+        "engine", "env_groups", "lag", "max_policy_lag", "learner_shards", "num_samplers", "num_learners",
+        "max_sampler_restarts", "ray_address", "ray_resources", "ray_placement",
+    ),
     "images": ("preprocessing", *SETTINGS_OF["atari"]),
     "evaluation and checkpoints": (
         "eval_every_timesteps", "num_eval_episodes", "best_by", "eval_deterministic", "max_eval_episode_steps",
@@ -94,7 +98,7 @@ class Train:
     quiet: bool = False
     """Print only the run folder."""
     profile: bool = False
-    """Print at the end how the time was spent, and save it as profile.json."""
+    """Print at the end how the time was spent, and save it as profile.json; timeline.png shows the last iterations."""
 
 
 def run(argv: list[str]) -> int:

@@ -138,8 +138,7 @@ def _run(argv: list[str]) -> int:
         names,
         seeds=wanted.seeds,
         folder=Path(wanted.output_dir),
-        processes=wanted.jobs,
-        retry_failed=wanted.retry_failed,
+        launching=wanted.launching,
         overrides=wanted.overrides,
         again=typed("zoo", "run", *argv),
     )

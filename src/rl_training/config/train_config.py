@@ -27,7 +27,14 @@ from rl_training.core.info_keywords import InfoKeywords
 MAX_LISTED = MAX_PROBLEMS - 1
 """Unknown keys that an error lists; the search for a similar name takes time."""
 UpdatePath = Literal["auto", "explicit", "autograd"]
+OF_THE_MACHINE = (
+    "engine", "num_samplers", "num_learners", "max_sampler_restarts", "ray_address", "ray_resources", "ray_placement",
+)  # fmt: skip
+"""Settings that never change a result, so that a run may be resumed with others."""
+OF_RAY: dict[str, Any] = {"ray_address": None, "ray_resources": {}, "ray_placement": "spread"}
+"""Settings of the engine `ray` alone, and their defaults."""
 NOT_IN_FINGERPRINT = (
+    *OF_THE_MACHINE,
     "seed", "output_dir", "device", "num_threads", "update_path", "env_timeout", "rebuild_envs", "max_restarts",
     "checkpoint_every_timesteps", "keep_checkpoints", "log_every_timesteps", "log_histograms_every",
     "info_keywords", "track", "max_time",
@@ -88,17 +95,17 @@ class TrainConfig(CheckedConfig):
     device: str = "auto"
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"] = "auto"
-    """Threads for matrix products; auto gives the results of one thread, and borrows idle cores where that changes no
-    bit."""
+    """Threads for the matrix products of updates; auto gives the results of one thread, and borrows idle cores where
+    that changes no bit."""
     update_path: UpdatePath = "auto"
     """How gradients are computed: explicit, by hand-written backward passes, which is faster; autograd; auto uses
     explicit passes wherever they exist."""
 
     num_envs: int = 8
     """Number of environments that are stepped in parallel."""
-    env_backend: Literal["sync", "async", "native"] = "sync"
+    env_backend: Literal["sync", "async", "native", "envpool"] = "sync"
     """Where environments run: sync, in this process; async, in one process each, with shared memory; native, in the
-    environment's own vector implementation."""
+    environment's own vector implementation; envpool, in the threads of EnvPool's C++ version of the environment."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the environment's constructor, as a YAML map."""
     env_wrappers: Wrappers = ()
@@ -111,6 +118,35 @@ class TrainConfig(CheckedConfig):
     """Build a new environment for every episode; auto does so if environments keep state across resets."""
     max_restarts: int = 0
     """How often a run may restart from its last checkpoint after an environment failed."""
+    env_groups: int = 1
+    """Number of groups into which the environments are divided, as evenly as possible, the larger ones first. A group
+    acts on its own, so that another process can host it."""
+    lag: int | Literal["free"] = 0
+    """By how many updates the policy that collects may be older than the one that learns: 0; 1, which collects and
+    learns at the same time; free, which never waits, and is not reproducible."""
+    max_policy_lag: int = 2
+    """lag free: largest lag, in updates; older experience is dropped. A group is at most two rollouts ahead, so 2 or
+    more drops nothing."""
+    learner_shards: int = 1
+    """Number of slices of every minibatch, whose gradients are computed separately and added in order."""
+    engine: Literal["auto", "local", "process", "ray"] = "local"
+    """Where groups and shards are computed: local, in this process; process, in processes of this machine; ray, on a
+    Ray cluster; auto chooses between local and process. The results are the same."""
+    num_samplers: int | Literal["auto"] = "auto"
+    """Processes that host the groups; 0 hosts them in the learner's process; auto is one per group, at most one per
+    core."""
+    num_learners: int | Literal["auto"] = "auto"
+    """Processes that compute the shards, the run's own among them; auto is one per shard, at most one per core. With
+    ray_address the others are on the cluster, and auto is at most as many as its free CPUs allow."""
+    max_sampler_restarts: int = 1_000
+    """How often processes that collect, or those that compute shards, may be replaced after they died or stopped
+    answering."""
+    ray_address: str | None = None
+    """Address of an existing Ray cluster, HOST:PORT or auto; by default one is started for the run."""
+    ray_resources: dict[str, Any] = field(default_factory=dict)
+    """Resources that each process reserves on the Ray cluster, as a YAML map such as {CPU: 1}."""
+    ray_placement: Literal["spread", "pack"] = "spread"
+    """Whether processes are spread over the nodes of the Ray cluster, or packed onto few."""
     preprocessing: Literal["none", "image", "atari"] = "none"
     """Preprocessing of observations: none; image, which resizes and stacks images; atari, the standard preprocessing
     of Atari games."""
@@ -214,7 +250,7 @@ class TrainConfig(CheckedConfig):
             found.append(problem)
         if num_values(self.to_dict()) > MAX_VALUES:
             found.append(f"the config has more than {MAX_VALUES:,} values; use shorter arguments")
-        found += self._env_problems() + preprocessing_problems(self)
+        found += self._env_problems() + self._engine_problems() + preprocessing_problems(self)
         for name, value in asdict(self.algorithm).items() if ":" in self.algo else ():
             if not is_plain(plain(value)):
                 found.append(f"{name} is {value!r}, which cannot be saved; use {PLAIN}")
@@ -240,6 +276,60 @@ class TrainConfig(CheckedConfig):
                 )
         return found
 
+    def _engine_problems(self) -> list[str]:
+        found = [
+            *self.outside("learner_shards", 1, 1024),
+            *self.not_positive("max_policy_lag"),
+            *self.negative("max_sampler_restarts"),
+            *([] if self.num_samplers == "auto" else self.outside("num_samplers", 0, 2**12)),
+            *([] if self.num_learners == "auto" else self.outside("num_learners", 1, 2**10)),
+        ]
+        if not 1 <= self.env_groups <= max(self.num_envs, 1):
+            found.append(
+                f"env_groups is {self.env_groups}; use 1 to num_envs ({self.num_envs}): no group may be empty"
+            )
+        if self.lag not in (0, 1, "free"):
+            found.append(f"lag is {self.lag}; use 0, 1 or free")
+        if isinstance(self.num_samplers, int) and self.num_samplers > self.env_groups:
+            found.append(
+                f"num_samplers is {self.num_samplers}, but env_groups is {self.env_groups}; a process hosts a group or "
+                "more: use a larger env_groups or fewer num_samplers"
+            )
+        if isinstance(self.num_learners, int) and self.num_learners > self.learner_shards:
+            found.append(
+                f"num_learners is {self.num_learners}, but learner_shards is {self.learner_shards}; a process computes "
+                "a shard or more: use more learner_shards or fewer num_learners"
+            )
+        for name in ("num_samplers", "num_learners"):
+            value = getattr(self, name)
+            if self.engine == "local" and isinstance(value, int) and value > (name == "num_learners"):
+                found.append(
+                    f"{name} is {value}, but engine 'local' has one process; use engine process or ray"
+                )
+        if self.engine != "ray":
+            given = [name for name, usual in OF_RAY.items() if getattr(self, name) != usual]
+            found += [f"{name} is given, but engine is '{self.engine}'; use engine ray" for name in given]
+        for name, amount in self.ray_resources.items():
+            if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < 10**6:
+                found.append(f"ray_resources has {name} {amount!r}; use a number such as 1 or 0.5")
+        return found
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the same settings and seed give the same result, at any speed of the machine."""
+        return self.lag != "free"
+
+    @property
+    def native_backend(self) -> bool:
+        """Whether a vector environment steps and resets all environments itself, so that none can be replayed."""
+        return self.env_backend in ("native", "envpool")
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """The number of environments in each group: as even as possible, the larger ones first."""
+        size, larger = divmod(self.num_envs, self.env_groups)
+        return [size + (group < larger) for group in range(self.env_groups)]
+
     @property
     def frames(self) -> Frames:
         """The image settings, with the defaults of `preprocessing` for those that are not given."""
@@ -256,12 +346,18 @@ class TrainConfig(CheckedConfig):
         return self.preprocessing == "atari" or self.frames != USUAL_FRAMES["none"]
 
     def with_overrides(self, **overrides: Any) -> Self:
-        """Return a copy with settings of the run or of the algorithm replaced; all problems are reported at once."""
+        """Return a copy with settings of the run or of the algorithm replaced; all problems are reported at once.
+
+        With another engine, settings that it does not have are dropped.
+        """
         own = {item.name for item in fields(self)}
         inner = {item.name for item in fields(self.algorithm)}
         unknown = [name for name in overrides if name not in own | inner]
         problems = [f"unknown setting '{name}'{did_you_mean(name, own | inner)}" for name in unknown]
         changes = {name: value for name, value in overrides.items() if name in own}
+        if (engine := changes.get("engine", self.engine)) != self.engine:
+            numbers = {"num_samplers": "auto", "num_learners": "auto"} if engine == "local" else {}
+            changes = (OF_RAY if engine != "ray" else {}) | numbers | changes
         inner_changes = {name: overrides[name] for name in overrides if name in inner - own}
         if inner_changes:
             algorithm = changes.get("algorithm", self.algorithm)

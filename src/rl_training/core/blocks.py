@@ -96,5 +96,16 @@ def joined_blocks(blocks: Sequence[Block]) -> Block:
     )
 
 
+def copied_block(block: Block) -> Block:
+    """Return a block with arrays of its own."""
+    return Block(
+        obs=joined({key: array.copy() for key, array in leaves(block.obs)}),
+        final_obs=joined({key: array.copy() for key, array in leaves(block.final_obs)}),
+        extra={name: array.copy() for name, array in block.extra.items()},
+        last_value=block.last_value.copy(),
+        **{name: getattr(block, name).copy() for name in COLUMNS},
+    )
+
+
 def _at(obs: ObsArray, t: int) -> ObsArray:
     return joined({key: array[t] for key, array in leaves(obs)})

@@ -32,7 +32,7 @@ _OTHERS = {
 }  # fmt: skip
 OTHER_NAMES = {other: ours for ours, others in _OTHERS.items() for other in others.split()}
 
-_BACKEND = "'env_backend' says where environments run: sync, async (one process each) or native"
+_BACKEND = "'env_backend' says where environments run: sync, async (one process each), native or envpool"
 _EVALUATION = (
     "a run builds its own evaluation environments; see 'eval_every_timesteps' and 'num_eval_episodes'"
 )

@@ -34,3 +34,32 @@ def gae(
     for t in range(len(rows) - 2, -1, -1):
         rows[t] += carries[t] * rows[t + 1]
     return out
+
+
+def vtrace(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    dones: Tensor,
+    ratios: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    advantages: Tensor,
+    returns: Tensor,
+) -> None:
+    """V-trace, arXiv:1802.01561, with the lambda of GAE; all [T, ...] on the CPU; fills `advantages` and `returns`.
+
+    `ratios` are those of the probabilities of the actions: of the policy that learns to the one that collected. With
+    rho_t = min(ratio_t, 1) and the delta_t of `gae`,
+    c_t = rho_t * delta_t + gamma * lambda * (1 - done_t) * rho_t * c_{t+1},  return_t = value_t + c_t,
+    A_t = rho_t * (delta_t + gamma * lambda * (1 - done_t) * c_{t+1}). If all ratios are 1, this is GAE.
+    """
+    rho = np.minimum(ratios.numpy(), 1.0)
+    delta = next_values.numpy() * gamma + rewards.numpy() - values.numpy()
+    carry = np.where(dones.numpy(), 0.0, gamma * gae_lambda).astype(delta.dtype)
+    corrected, found = np.zeros_like(delta[0]), advantages.numpy()
+    for t in range(len(delta) - 1, -1, -1):
+        found[t] = rho[t] * (delta[t] + carry[t] * corrected)
+        corrected = rho[t] * delta[t] + carry[t] * rho[t] * corrected
+        returns.numpy()[t] = values.numpy()[t] + corrected

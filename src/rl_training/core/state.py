@@ -160,3 +160,21 @@ def join_state(tensors: Mapping[str, Tensor], plain: State) -> State:
                 raise ValueError(f"'{path}' is inside a value that is not a dict")
         place[name] = tensor
     return state
+
+
+def as_arrays(state: Any) -> Any:
+    """Return nested state with copies of its tensors as arrays, which other processes receive faster."""
+    if isinstance(state, Tensor):
+        return state.detach().cpu().numpy().copy()
+    if isinstance(state, dict):
+        return {key: as_arrays(value) for key, value in state.items()}
+    return state
+
+
+def as_tensors(state: Any) -> Any:
+    """Return what `as_arrays` was made from; the arrays are not copied."""
+    if isinstance(state, np.ndarray):
+        return torch.from_numpy(state)
+    if isinstance(state, dict):
+        return {key: as_tensors(value) for key, value in state.items()}
+    return state

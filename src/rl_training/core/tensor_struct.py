@@ -20,6 +20,15 @@ class TensorStruct:
         parts = {f.name: _map(getattr(self, f.name), function) for f in fields(self)}  # type: ignore[arg-type]  # mix-in
         return type(self)(**parts)
 
+    @property
+    def num_items(self) -> int:
+        """The number of rows, or of whatever else `part` counts."""
+        return len(self)  # type: ignore[arg-type]  # mix-in
+
+    def part(self, place: slice) -> Self:
+        """Return some of the rows in order, as views."""
+        return self.map(lambda numbers: numbers[place])
+
     def take(self, index: Tensor | Array) -> Self:
         """Return the rows `index`, copied."""
         return self.map(lambda numbers: taken(numbers, index))

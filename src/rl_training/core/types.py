@@ -116,6 +116,8 @@ class Collected:
     """Episodes that ended, in order."""
     info_names: frozenset[str] = frozenset()
     """Names of the entries of `info` so far; only if there are `info_keywords`."""
+    ended_at: list[int] = field(default_factory=list)
+    """The step of the collection in which each of the episodes ended."""
 
 
 @dataclass

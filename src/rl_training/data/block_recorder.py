@@ -1,64 +1,113 @@
 """Records steps as a block, and blocks as steps."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
-from rl_training.core.blocks import Block
+from rl_training.core.blocks import COLUMNS, Block
+from rl_training.core.columns import Column, action_column, observation_columns
 from rl_training.core.protocols import Recorder
-from rl_training.core.types import ActArrays, Array, ObsArray, StepArrays, joined, leaves
+from rl_training.core.spaces.layout import float_dtype
+from rl_training.core.spaces.masks import stored_space
+from rl_training.core.types import ActArrays, Array, EnvSpec, ObsArray, StepArrays, joined, leaves
 
 
 class BlockRecorder:
-    """Records steps as columns; `take` returns them as a block.
+    """Records steps in preallocated columns; `take` returns them as a block of views.
 
-    A sampler in another process records into one of these; the learner's source reads the block with `record_block`.
+    A sampler in another process records into one of these, in shared memory; the learner's source reads the block with
+    `record_block`.
     """
 
-    def __init__(self) -> None:
-        self._columns: dict[str, list[Array]] = {}
+    def __init__(self, columns: Mapping[str, Array]) -> None:
+        """`columns` are those of `block_columns`, by name."""
+        self._columns = columns
+        self._obs = _under("obs", columns)
+        self._final_obs = _under("final_obs", columns)
+        self._extra = _under("extra", columns)
+        self._num_steps = len(columns["signal"])
         self._after: ObsArray | None = None
+        self.row = self._num_ended = 0
 
     def record_action(self, obs: ObsArray, acted: ActArrays) -> None:
         """Copy the observations and the explorer's outputs, before the environments overwrite them."""
+        if self.row == self._num_steps:
+            raise IndexError(f"the block of {self._num_steps} steps is full; call take() first")
+        columns, row = self._columns, self.row
         for key, array in leaves(obs):
-            self._add(f"obs/{key}", array)
-        for name in ("action", "logprob", "value"):
-            self._add(name, getattr(acted, name))
+            self._obs[key][row] = array
+        columns["action"][row] = acted.action
+        columns["logprob"][row] = acted.logprob
+        columns["value"][row] = acted.value
         for name, array in acted.extra.items():
-            self._add(f"extra/{name}", array)
+            self._extra[name][row] = array
 
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None:
         """Copy the outcome; final observations only for rows in which an episode ended."""
-        for key, array in leaves(step.final_obs):
-            self._add(f"final_obs/{key}", array[step.ended])
-        self._add("final_value", acted.final_value)
-        for name in ("signal", "terminated", "ended", "valid", "cut"):
-            self._add(name, getattr(step, name))
+        columns, row = self._columns, self.row
+        if step.any_ended:
+            ended = step.ended
+            stop = self._num_ended + int(ended.sum())
+            for key, array in leaves(step.final_obs):
+                self._final_obs[key][self._num_ended : stop] = array[ended]
+            self._num_ended = stop
+        columns["final_value"][row] = acted.final_value
+        columns["signal"][row] = step.signal
+        columns["terminated"][row] = step.terminated
+        columns["ended"][row] = step.ended
+        columns["valid"][row] = step.valid
+        columns["cut"][row] = step.cut
         self._after = step.obs
+        self.row += 1
 
     def end_collect(self, acted: ActArrays) -> None:
         """Copy the observations and values after the last step."""
         assert self._after is not None
         for key, array in leaves(self._after):
-            self._add(f"obs/{key}", array)
-        self._add("last_value", acted.last_value)
+            self._obs[key][self.row] = array
+        self._columns["last_value"][:] = acted.last_value
 
     def record_block(self, block: Block) -> None:
         record_steps(self, block)
 
     def take(self) -> Block:
-        """Return the steps since the last call as a block."""
-        found, self._columns = self._columns, {}
-        obs = {name: np.stack(parts) for name, parts in _under("obs", found).items()}
-        final_obs = {name: np.concatenate(parts) for name, parts in _under("final_obs", found).items()}
-        extra = {name: np.stack(parts) for name, parts in _under("extra", found).items()}
-        plain = {name: np.stack(parts) for name, parts in found.items() if "/" not in name}
-        last_value = plain.pop("last_value")[0]
-        return Block(
-            obs=joined(obs), final_obs=joined(final_obs), extra=extra, last_value=last_value, **plain
-        )
+        """Return the recorded steps, and begin again with the first row: the next steps overwrite the block."""
+        steps, ended = self.row, self._num_ended
+        self.row = self._num_ended = 0
+        return block_of(self._columns, steps, ended)
 
-    def _add(self, name: str, array: Array) -> None:
-        self._columns.setdefault(name, []).append(array.copy())
+
+def block_columns(
+    spec: EnvSpec, extra: Sequence[Column], num_steps: int, num_rows: int
+) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return shape and type of each column of a block of `num_steps` steps of `num_rows` rows."""
+    seen = observation_columns(stored_space(spec)).items()
+    action = action_column(spec.action_space)
+    real = np.dtype(float_dtype())
+    found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+    for key, column in seen:
+        found[f"obs/{key}"] = ((num_steps + 1, num_rows, *column.shape), column.type)
+        found[f"final_obs/{key}"] = ((num_steps * num_rows, *column.shape), column.type)
+    each = (num_steps, num_rows)
+    found |= {f"extra/{column.name}": ((*each, *column.shape), column.type) for column in extra}
+    found["action"] = ((*each, *action.shape), action.type)
+    found |= dict.fromkeys(("logprob", "value", "final_value"), (each, real))
+    found["signal"] = (each, np.dtype(np.float64))
+    found |= {name: (each, np.dtype(np.bool_)) for name in ("terminated", "ended", "valid", "cut")}
+    return found | {"last_value": ((num_rows,), real)}
+
+
+def block_of(columns: Mapping[str, Array], num_steps: int, num_ended: int) -> Block:
+    """Return the first steps in the columns of a block, as views; `num_ended` episodes ended in them."""
+    obs, final_obs = _under("obs", columns), _under("final_obs", columns)
+    return Block(
+        obs=joined({key: array[: num_steps + 1] for key, array in obs.items()}),
+        final_obs=joined({key: array[:num_ended] for key, array in final_obs.items()}),
+        extra={name: array[:num_steps] for name, array in _under("extra", columns).items()},
+        last_value=columns["last_value"],
+        **{name: columns[name][:num_steps] for name in COLUMNS},
+    )
 
 
 def record_steps(recorder: Recorder, block: Block) -> None:
@@ -71,9 +120,9 @@ def record_steps(recorder: Recorder, block: Block) -> None:
         recorder.end_collect(acted)
 
 
-def _under(prefix: str, columns: dict[str, list[Array]]) -> dict[str, list[Array]]:
+def _under(prefix: str, columns: Mapping[str, Array]) -> dict[str, Array]:
     return {
-        name.removeprefix(f"{prefix}/"): parts
-        for name, parts in columns.items()
+        name.removeprefix(f"{prefix}/"): array
+        for name, array in columns.items()
         if name.startswith(f"{prefix}/")
     }

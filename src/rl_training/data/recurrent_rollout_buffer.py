@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_training.core.recurrent_state import split_state
 from rl_training.core.tensor_struct import taken
+from rl_training.core.types import Array
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 
 
@@ -34,17 +35,30 @@ class SequenceBatch(RolloutBatch):
             raise ValueError(f"batch_size must be positive, got {batch_size}")
         count, length = self.sequences.shape
         order = np.arange(count) if rng is None else rng.permutation(count)
-        steps = RolloutBatch(**{part.name: getattr(self, part.name) for part in fields(RolloutBatch)})
         at_once = max(batch_size // length, 1)
         for start in range(0, count, at_once):
-            chosen = order[start : start + at_once]
-            rows = steps.take(taken(self.sequences, chosen).T.reshape(-1))
-            places = np.arange(length * len(chosen)).reshape(length, -1).T
-            yield SequenceBatch(
-                **vars(rows),
-                sequences=torch.from_numpy(places) if isinstance(self.sequences, Tensor) else places,
-                memory=tuple(taken(part, chosen) for part in self.memory),
-            )
+            yield self._chosen(order[start : start + at_once])
+
+    @property
+    def num_items(self) -> int:
+        """The number of sequences."""
+        return len(self.sequences)
+
+    def part(self, place: slice) -> "SequenceBatch":
+        """Return some of the sequences in order, copied."""
+        return self._chosen(np.arange(self.num_items)[place])
+
+    def _chosen(self, chosen: Array) -> "SequenceBatch":
+        """Return some sequences, their rows [L * B] in time order."""
+        length = self.sequences.shape[1]
+        steps = RolloutBatch(**{part.name: getattr(self, part.name) for part in fields(RolloutBatch)})
+        rows = steps.take(taken(self.sequences, chosen).T.reshape(-1))
+        places = np.arange(length * len(chosen)).reshape(length, -1).T
+        return SequenceBatch(
+            **vars(rows),
+            sequences=torch.from_numpy(places) if isinstance(self.sequences, Tensor) else places,
+            memory=tuple(taken(part, chosen) for part in self.memory),
+        )
 
 
 class RecurrentRolloutBuffer(RolloutBuffer):

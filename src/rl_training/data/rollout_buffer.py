@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rl_training.core.blocks import Block
 from rl_training.core.columns import Allocator, Column, Shape, allocated, layout_of, shaped_columns
-from rl_training.core.returns import gae
+from rl_training.core.returns import gae, vtrace
 from rl_training.core.spaces.masks import split_mask
 from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import ActArrays, Obs, ObsArray, StepArrays, joined, leaves
@@ -47,6 +47,8 @@ class RolloutBatch(TensorStruct):
     """The explorer's columns."""
     action_masks: Tensor | None = None
     """Masks [B, M] of the allowed actions; None if all are allowed."""
+    weights: Tensor | None = None
+    """Factors of the advantages [B], which correct for an older policy that collected the rows; None if all are 1."""
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -177,11 +179,18 @@ class RolloutBuffer:
         self.row = stop
 
     def compute_returns_and_advantages(
-        self, last_value: Tensor, gamma: float, gae_lambda: float, *, rewards: Tensor | None = None
+        self,
+        last_value: Tensor,
+        gamma: float,
+        gae_lambda: float,
+        *,
+        rewards: Tensor | None = None,
+        ratios: Tensor | None = None,
     ) -> None:
         """Fill `advantages` and `returns` [T, N]; `last_value` [N] follows the last row.
 
-        `rewards` [T, N] replaces the recorded rewards, e.g. by scaled ones.
+        `rewards` [T, N] replaces the recorded rewards, e.g. by scaled ones. `ratios` [T, N], of the
+        probabilities of the learner's policy and the one that collected, correct both by V-trace.
         """
         stops = self.dones.bool().numpy() | self.cuts.numpy()
         values, next_values = self.values.numpy(), self.next_values.numpy()
@@ -189,8 +198,18 @@ class RolloutBuffer:
         next_values[-1] = torch.as_tensor(last_value).numpy()
         # the value of the final observation after a truncation, 0 after a termination or cut
         np.copyto(next_values, self.final_values.numpy(), where=stops)
+        rewards = self.rewards if rewards is None else rewards
+        if ratios is not None:
+            vtrace(
+                *(rewards, self.values, self.next_values, torch.from_numpy(stops), ratios),
+                gamma=gamma,
+                gae_lambda=gae_lambda,
+                advantages=self.advantages,
+                returns=self.returns,
+            )
+            return
         gae(
-            self.rewards if rewards is None else rewards,
+            rewards,
             self.values,
             self.next_values,
             torch.from_numpy(stops),

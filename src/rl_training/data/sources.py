@@ -19,6 +19,8 @@ from rl_training.core.types import (
     State,
     StepArrays,
     UpdateResult,
+    joined,
+    leaves,
     tensors_of,
 )
 from rl_training.data.block_recorder import record_steps
@@ -46,8 +48,10 @@ class RolloutSource:
         gamma: float,
         gae_lambda: float,
         reward_scaler: RewardScaler | None = None,
+        log_prob: Callable[[Obs, Tensor], Tensor] | None = None,
     ) -> None:
-        self.buffer, self.steps_per_collect = buffer, buffer.num_steps
+        """With `log_prob`, that of the learner's policy, advantages and returns are corrected by V-trace."""
+        self.buffer, self.steps_per_collect, self._log_prob = buffer, buffer.num_steps, log_prob
         self.gamma, self.gae_lambda, self.reward_scaler = gamma, gae_lambda, reward_scaler
         self._running_returns = torch.zeros(buffer.num_envs, dtype=torch.float64)
         self._last_value = torch.zeros(buffer.num_envs)
@@ -73,9 +77,26 @@ class RolloutSource:
         if self.reward_scaler is not None:
             self.reward_scaler.update(buffer.rewards, buffer.dones, buffer.valid, self._running_returns)
             rewards = self.reward_scaler(buffer.rewards)
-        buffer.compute_returns_and_advantages(self._last_value, self.gamma, self.gae_lambda, rewards=rewards)
+        buffer.compute_returns_and_advantages(
+            self._last_value, self.gamma, self.gae_lambda, rewards=rewards, ratios=self._ratios()
+        )
         yield buffer.flat()
         buffer.reset()
+
+    def _ratios(self) -> Tensor | None:
+        """Return the probabilities of the actions now, relative to those when they were chosen [T, N]."""
+        if self._log_prob is None:
+            return None
+        buffer = self.buffer
+        obs = buffer.obs
+        rows = (
+            {key: part.flatten(0, 1) for key, part in obs.items()}
+            if isinstance(obs, dict)
+            else obs.flatten(0, 1)
+        )
+        with torch.no_grad():
+            now = self._log_prob(rows, buffer.actions.flatten(0, 1)).cpu().view_as(buffer.logprobs)
+        return (now - buffer.logprobs).exp()
 
     def feedback(self, batch: RolloutBatch, result: UpdateResult) -> None: ...
 
@@ -122,7 +143,7 @@ class ReplaySource:
         reward_scaler: RewardScaler | None = None,
         observe: Callable[[Obs], None] | None = None,
     ) -> None:
-        """`beta` increases linearly to 1; `observe` is called with every new observation [N, ...], for statistics."""
+        """`beta` increases linearly to 1; `observe` receives every new observation [N, ...], for statistics."""
         self.buffer = buffer
         self.steps_per_collect = max(train_freq // buffer.num_envs, 1)
         self.batch_size, self.train_freq = batch_size, train_freq
@@ -131,6 +152,8 @@ class ReplaySource:
         self.rng, self.beta = rng, beta
         self.reward_scaler, self.observe = reward_scaler, observe
         self.recorded = self.batches_given = 0
+        self._seen: list[ObsArray] = []
+        """Observations of the collection in progress."""
         self._running_returns = torch.zeros(buffer.num_envs, dtype=torch.float64)
 
     def record_action(self, obs: ObsArray, acted: ActArrays) -> None:
@@ -140,14 +163,19 @@ class ReplaySource:
         self.buffer.record_outcome(step)
         self.recorded += step.num_valid
         if self.observe is not None:
-            self.observe(tensors_of(step.obs))
+            self._seen.append(joined({key: array.copy() for key, array in leaves(step.obs)}))
         if self.reward_scaler is not None:
             rewards, ended, valid = (
                 torch.from_numpy(array)[None] for array in (step.signal, step.ended, step.valid)
             )
             self.reward_scaler.update(rewards, ended, valid, self._running_returns)
 
-    def end_collect(self, acted: ActArrays) -> None: ...
+    def end_collect(self, acted: ActArrays) -> None:
+        """Update the statistics of observations, step by step: they change between collections, never within one."""
+        if self.observe is not None:
+            for obs in self._seen:
+                self.observe(tensors_of(obs))
+            self._seen.clear()
 
     def record_block(self, block: Block) -> None:
         """Record the steps of a block in order: n-step returns, frames and statistics depend on it."""

@@ -57,7 +57,7 @@ def settle_rebuilding(
     """Return the config with `rebuild_envs: auto` replaced by `on` or `off`; report what was found."""
     if config.rebuild_envs != "auto":
         return config
-    finding = Finding() if config.env_backend == "native" else check_determinism(config, factory)
+    finding = Finding() if config.native_backend else check_determinism(config, factory)
     for problem in finding.problems:
         notice(f"environment '{config.env_id}' {problem}: resuming this run may not be exact")
     if finding.rebuild:
@@ -65,7 +65,7 @@ def settle_rebuilding(
             f"environment '{config.env_id}' keeps state across resets, so it is rebuilt for every episode, which takes "
             f"{finding.seconds_per_rebuild * 1000:.2g} ms; --rebuild-envs off avoids this, but resume is not exact"
         )
-    if config.env_backend != "native" and _never_ends(config, factory):
+    if not config.native_backend and _never_ends(config, factory):
         remedy = "wrap it in gymnasium.wrappers.TimeLimit"
         if factory is None:
             remedy = "set max_episode_steps"

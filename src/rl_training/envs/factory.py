@@ -1,4 +1,4 @@
-"""Builds environments from a config: single ones, and vector environments with one of three backends."""
+"""Builds environments from a config: single ones, and vector environments with one of four backends."""
 
 import contextlib
 import importlib
@@ -17,12 +17,14 @@ from rl_training.config.object_paths import import_module, import_object
 from rl_training.core.errors import UserError, reason
 from rl_training.core.info_keywords import checked_keywords
 from rl_training.core.seeding import EPISODES
+from rl_training.envs.envpool import EnvPoolVector, import_envpool
+from rl_training.envs.envpool_atari import EnvPoolGames
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.info_keys import NumbersInInfo
 from rl_training.envs.known_packages import package_hint
 from rl_training.envs.masks import with_masks_in_info
 from rl_training.envs.preprocessing.atari import AtariPreprocessing, offer_games, single_frames
-from rl_training.envs.preprocessing.atari_native import OF_THE_THREADS, NativeAtari
+from rl_training.envs.preprocessing.atari_native import OF_THE_THREADS, AleGames, NativeAtari
 from rl_training.envs.preprocessing.images import ImagePreprocessing
 from rl_training.envs.workers import WorkerVectorEnv
 from rl_training.envs.wrappers import with_time_limit, with_wrappers
@@ -70,16 +72,17 @@ def make_vector_env(
 
     They are numbered from `first_index` on, and the seeds of their episodes depend on the number: several groups with
     consecutive numbers have the same episodes as one vector with all environments. `sync` and `async` reset in the same
-    step, so no transition is lost; `native` uses the environment's own vector implementation and its autoreset mode.
+    step, so no transition is lost; `native` uses the environment's own vector implementation and its autoreset mode;
+    `envpool` uses EnvPool's version of it, and resets in the same step.
     """
     count = cfg.num_envs if num_envs is None else num_envs
     backend = backend or cfg.env_backend
-    if backend == "native":
+    if backend in ("native", "envpool"):
         if factory is not None:
             raise UserError(
-                "env_backend 'native' needs a registered environment; use 'sync' or 'async' with a factory"
+                f"env_backend '{backend}' needs a registered environment; use 'sync' or 'async' with a factory"
             )
-        return _native(cfg, count)
+        return _native(cfg, count) if backend == "native" else _envpool(cfg, count)
     numbers = range(first_index, first_index + count)
     builders = [make_env(cfg, index, factory=factory, stream=stream) for index in numbers]
     with _naming_errors(cfg):
@@ -107,8 +110,9 @@ def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
             redirect_mujoco_warnings(known.entry_point)
         if cfg.preprocessing == "atari":
             kwargs = single_frames(cfg.env_id, kwargs)
-            if cfg.env_backend == "native":  # evaluations and videos use single games
-                kwargs = {name: value for name, value in kwargs.items() if name not in OF_THE_THREADS}
+        if cfg.env_backend == "envpool" or (cfg.env_backend == "native" and cfg.preprocessing == "atari"):
+            # evaluations and videos use single environments
+            kwargs = {name: value for name, value in kwargs.items() if name not in OF_THE_THREADS}
         return gymnasium.make(cfg.env_id, **kwargs)
 
 
@@ -196,20 +200,13 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
             f"environment '{cfg.env_id}' has no vector implementation of its own; use env_backend 'sync' or "
             f"'async'{newer}"
         )
-    if cfg.env_wrappers or cfg.preprocessing == "image":
-        what = "env_wrappers need" if cfg.env_wrappers else "preprocessing 'image' needs"
-        raise UserError(
-            f"{what} single environments, which env_backend 'native' does not have; use env_backend 'sync' or 'async'"
-        )
+    _refuse_without_single_envs(cfg)
     if cfg.preprocessing == "none" and str(spec.vector_entry_point).startswith("ale_py"):
-        raise UserError(
-            f"the vector implementation of environment '{cfg.env_id}' changes frames and rewards; set preprocessing to "
-            "atari, or use env_backend 'sync' or 'async'"
-        )
+        raise _raw_frames(cfg)
 
     def build() -> VectorEnv[Any, Any, Any]:
         if cfg.preprocessing == "atari":
-            return NativeAtari(cfg, spec, count)
+            return NativeAtari(cfg, spec, count, AleGames(cfg, spec, count))
         limit = {} if cfg.max_episode_steps is None else {"max_episode_steps": cfg.max_episode_steps}
         kwargs = {**cfg.env_kwargs, **limit}
         try:
@@ -224,6 +221,37 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
 
     with _naming_errors(cfg):
         return _with_own_metadata(build)
+
+
+def _envpool(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
+    """Return environments of EnvPool; a single one of Gymnasium's tells the spaces that they must have."""
+    import_envpool()
+    _refuse_without_single_envs(cfg)
+    spec = registered_spec(cfg)
+    is_game = "game" in spec.kwargs and str(spec.entry_point).startswith("ale_py")
+    if is_game and cfg.preprocessing == "none":
+        raise _raw_frames(cfg)
+    with contextlib.closing(make_env(cfg, 0)()) as single, _naming_errors(cfg):
+        if cfg.preprocessing == "none":
+            return EnvPoolVector(cfg, single, count)
+        game: Any = single.unwrapped
+        return NativeAtari(cfg, spec, count, EnvPoolGames(cfg, spec, game.get_action_meanings(), count))
+
+
+def _refuse_without_single_envs(cfg: TrainConfig) -> None:
+    if cfg.env_wrappers or cfg.preprocessing == "image":
+        what = "env_wrappers need" if cfg.env_wrappers else "preprocessing 'image' needs"
+        raise UserError(
+            f"{what} single environments, which env_backend '{cfg.env_backend}' does not have; use env_backend 'sync' "
+            "or 'async'"
+        )
+
+
+def _raw_frames(cfg: TrainConfig) -> UserError:
+    return UserError(
+        f"the vector implementation of environment '{cfg.env_id}' changes frames and rewards; set preprocessing to "
+        "atari, or use env_backend 'sync' or 'async'"
+    )
 
 
 def _with_own_metadata(build: Callable[[], VectorEnv[Any, Any, Any]]) -> VectorEnv[Any, Any, Any]:

@@ -32,7 +32,7 @@ def training_stepper(
     native_seed = derived_seed(config.seed, EPISODES, first_index) if first_index else config.seed
     stepper = VectorStepper(
         env,
-        seed=native_seed if config.env_backend == "native" else None,
+        seed=native_seed if config.native_backend else None,
         clip_reward=config.preprocessing == "atari" and config.clip_reward,
         masked=config.use_action_masks == "on",
         info_keywords=checked_keywords(config.info_keywords),

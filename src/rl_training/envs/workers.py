@@ -1,11 +1,9 @@
 """Environments in worker processes, with errors that name the worker."""
 
 import contextlib
-import ctypes
 import functools
 import multiprocessing
 import os
-import signal
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
@@ -15,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from rl_training.core.errors import EnvironmentFault, UserError
+from rl_training.core.processes import end_with_parent, signals_blocked
 
 
 class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
@@ -28,7 +27,7 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
     def __init__(self, *args: Any, seconds_to_answer: float | None = None, **kwargs: Any) -> None:
         kwargs["worker"] = functools.partial(_mortal_worker, os.getpid())
         # workers inherit the blocked signals; the main process receives them afterwards
-        with _signals_blocked():
+        with signals_blocked():
             try:
                 super().__init__(*args, **kwargs)
             except OSError as error:
@@ -129,11 +128,8 @@ def _mortal_worker(parent: int, *args: Any) -> None:
     hangs would keep all others alive.
     """
     if sys.platform == "linux":
-        set_parent_death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
         forked = multiprocessing.get_start_method(allow_none=True) in (None, "fork")
-        if forked and os.getppid() != parent:  # the parent has ended already
-            os._exit(1)
+        end_with_parent(parent if forked else None)
     try:
         _async_worker(*args)
     except (
@@ -148,12 +144,3 @@ def _kill(processes: list[Any]) -> None:
     for process in processes:
         with contextlib.suppress(ValueError, AttributeError):  # closed already
             process.kill()
-
-
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

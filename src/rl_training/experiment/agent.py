@@ -79,7 +79,7 @@ class Agent:
     @property
     def statistics(self) -> list[Statistics]:
         """The running statistics of the environments' wrappers, one entry per environment."""
-        return saved_statistics(saved_envs(self.state))
+        return [each for envs in saved_envs(self.state) for each in saved_statistics(envs)]
 
     @property
     def timesteps(self) -> int:

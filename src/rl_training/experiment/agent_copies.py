@@ -1,6 +1,6 @@
 """Copying and pickling agents: a copy contains what `save` writes.
 
-The library itself never writes or reads a pickle, because a pickle can run code.
+The library never writes a pickle to a file or reads one from it, because a pickle can run code.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Builds the parts of a run from its config and from the classes and functions that a user passes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -10,9 +10,11 @@ from torch import nn
 
 from rl_training.algorithms import refuse_actions
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.components import Actor, BuildContext, Parts
+from rl_training.algorithms.components import Actor, BuildContext, Parts, StatefulLearner
+from rl_training.algorithms.learner import BaseLearner
 from rl_training.algorithms.lookup import config_for, find_algorithm
 from rl_training.algorithms.losses import Loss, LossFunction, replaced_losses, resolved_losses
+from rl_training.algorithms.shards import Shards
 from rl_training.config import TrainConfig
 from rl_training.config.object_paths import import_object
 from rl_training.core.errors import UserError
@@ -96,6 +98,7 @@ def build_parts(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJE
     context = _build_context(config, spec, given)
     with one_thread():  # initial weights do not depend on the number of threads
         parts = chosen.build(config.algorithm, context)
+    _use_shards(parts.learner, config, given)
     for name, function in given.loss_names(config).items():
         loss = name.removesuffix("_gradient")
         if loss not in context.losses_read:
@@ -104,6 +107,35 @@ def build_parts(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJE
                 f"context.loss('{loss}', ...), or leave the loss out"
             )
     return parts
+
+
+def build_learner(
+    config: TrainConfig, spec: EnvSpec, given: UserObjects, losses: Mapping[str, Loss]
+) -> StatefulLearner:
+    """Return only the learner, with these losses."""
+    chosen = given.algorithm_for(config)
+    context = replace(_build_context(config, spec, given), losses=losses)
+    with one_thread():
+        learner = chosen.build_learner(
+            config.algorithm, context, chosen.build_actor(config.algorithm, context)
+        )
+    _use_shards(learner, config, given)
+    return learner
+
+
+def _use_shards(learner: StatefulLearner, config: TrainConfig, given: UserObjects) -> None:
+    """Divide the learner's minibatches by `learner_shards`; raise an error if the learner cannot."""
+    if config.learner_shards == 1:
+        return
+    if not isinstance(learner, BaseLearner):
+        raise UserError(
+            f"learner_shards is {config.learner_shards}, but {type(learner).__name__} is not a subclass of "
+            "rl_training.algorithms.learner.BaseLearner; set learner_shards to 1"
+        )
+    # only the code of users, and encoders with a training mode, use torch's generator in an update
+    own_code = own_algorithm(config) is not None or bool(given.loss_names(config))
+    uses_random = own_code or bool(learner.networks_with_modes)
+    learner.use_shards(Shards(config.learner_shards, uses_random=uses_random))
 
 
 def build_actor(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS) -> Actor[Any]:
@@ -141,6 +173,7 @@ def _build_context(config: TrainConfig, spec: EnvSpec, given: UserObjects) -> Bu
         channels_first=config.makes_frames,
         losses=given.losses_for(config),
         update_path=config.update_path,
+        stale=config.lag != 0,
     )
 
 

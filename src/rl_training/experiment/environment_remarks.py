@@ -101,7 +101,7 @@ class Observed:
 
 def environment_remarks(config: TrainConfig, factory: EnvFactory | None) -> list[str]:
     """Play some random steps and return the remarks; none if the environment fails, which the run will report."""
-    if config.env_backend == "native":
+    if config.native_backend:
         return []
     try:
         with (

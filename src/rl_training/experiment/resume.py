@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.lookup import algorithm_name, find_algorithm, is_called
 from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
+from rl_training.config.train_config import OF_THE_MACHINE
 from rl_training.core.errors import UserError
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.building import UserObjects
@@ -28,11 +29,11 @@ from rl_training.experiment.checkpoints.snapshot import older_than
 from rl_training.experiment.checkpoints.trust import Permission, Trust, refuse_missing_factory
 from rl_training.experiment.checkpoints.warm_start import WarmStart
 from rl_training.experiment.console import Console
+from rl_training.experiment.engine_choice import open_placed
 from rl_training.experiment.files import refuse_special_files
 from rl_training.experiment.logs.metadata import Metadata, differences, read_metadata, surroundings
 from rl_training.experiment.run import Run, TrainResult
 from rl_training.experiment.run_folder import Origin, find_run_dir, newest_checkpoint_or_none, read_origin
-from rl_training.experiment.start import open_engine
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback
 
@@ -51,11 +52,13 @@ def resume(
     arguments: Sequence[str] | None = None,
     env_id: str | None = None,
     trust_modules: bool = False,
+    settings: Mapping[str, Any] | None = None,
 ) -> TrainResult:
     """Continue a run from its newest intact checkpoint, or from the checkpoint at `path`; later steps are repeated.
 
-    A run that was killed before its first checkpoint starts again. `total_timesteps` extends a run and stretches its
-    schedules. A run of another user may import its environment's module only with `env_id` or `trust_modules`.
+    A run that was killed before its first checkpoint starts again. `total_timesteps` extends a run and its schedules. A
+    run of another user imports its environment's module only with `env_id` or `trust_modules`. `settings` may
+    replace those that do not change the result, such as `engine`.
     """
     run_dir, console, trust = find_run_dir(Path(path)), console or Console(), Trust(algorithm, trust_modules)
     refuse_special_files(run_dir)
@@ -66,25 +69,23 @@ def resume(
         source, previous = checkpoint or read_origin(run_dir, trust), read_metadata(run_dir)
         given = UserObjects(_own_class(run_dir, source.config, algorithm), factory, encoder, losses or {})
         _check_trust(checkpoint.path if checkpoint else run_dir, source, env_id, given, trusted=trust_modules)
-        saved = _without_foreign_tracker(source, console, trusted=trust_modules)
+        saved = _without_foreign_services(source, console, trusted=trust_modules)
         extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
-        config = given.named(saved.with_overrides(max_time=max_time, **extension))
+        config = given.named(_overridden(saved, settings, max_time=max_time, **extension))
         refuse_other_losses(run_dir, source.losses, given.loss_names(config))
         if checkpoint is not None:
-            checkpoint = _unfinished(run_dir, checkpoint, config, previous, bool(extension), home)
-            checkpoint = _extended(checkpoint, config) if extension else checkpoint
-            _warn_of_differences(checkpoint, config)
-        with open_engine(config, factory) as engine:
-            trust = replace(trust, algorithm=given.algorithm)
-            start = _starting_checkpoint(source, run_dir, trust) if isinstance(source, Origin) else checkpoint
-            run = Run(config, given, callbacks, console)
-            record = source.started_from if isinstance(source, Origin) else None
+            checkpoint = _to_continue(run_dir, checkpoint, config, previous, bool(extension), home)
+        with open_placed(config, given, console, resumed=True) as (engine, placement):
+            run, start, record = Run(config, given, callbacks, console, placement.config), checkpoint, None
+            if isinstance(source, Origin):
+                start = _starting_checkpoint(source, run_dir, replace(trust, algorithm=given.algorithm))
+                record = source.started_from
             if record is not None and start is not None:
                 run.warm_start, start = WarmStart(start, record), None
             start = run.build_parts(
                 engine.spec, start, resumed=checkpoint is not None, fall_back_in=home, notice=console.notice
             )
-            metadata = Metadata(run_dir, config, arguments, record)
+            metadata = Metadata(run_dir, config, arguments, record, engine=placement.record)
             metadata.resumed(previous, start.progress.clock if start else 0)
             return run.execute(run_dir, metadata, engine, start)
 
@@ -112,15 +113,37 @@ def _warn_of_differences(checkpoint: Checkpoint, config: TrainConfig) -> None:
         warnings.warn(f"{difference}: the resumed run may not be bit-for-bit identical", stacklevel=3)
 
 
-def _without_foreign_tracker(source: Checkpoint | Origin, console: Console, *, trusted: bool) -> TrainConfig:
-    """Return the config without a tracker that somebody else chose: it would send data with this user's account."""
+def _overridden(config: TrainConfig, settings: Mapping[str, Any] | None, **others: Any) -> TrainConfig:
+    """Return a config with settings that a resumed run may change; raise for any other in `settings`."""
+    settings = settings or {}
+    for name in settings:
+        if name not in OF_THE_MACHINE:
+            raise UserError(
+                f"a resumed run has its own settings, so {name} cannot be changed; only {', '.join(OF_THE_MACHINE)} can"
+            )
+    return config.with_overrides(**settings, **others)
+
+
+def _without_foreign_services(source: Checkpoint | Origin, console: Console, *, trusted: bool) -> TrainConfig:
+    """Return the config without a tracker and a cluster that somebody else chose: they would receive our data."""
     config = source.config
-    if trusted or source.signed or config.track == "none":
+    if trusted or source.signed:
         return config
-    console.notice(
-        f"the run is not signed by you, so nothing is sent to {config.track}; give --trust-modules to send its metrics"
-    )
-    return config.with_overrides(track="none")
+    if config.track != "none":
+        console.notice(
+            f"the run is not signed by you, so nothing is sent to {config.track}; give --trust-modules to send its "
+            "metrics"
+        )
+        config = config.with_overrides(track="none")
+    if config.engine == "ray":
+        console.notice(
+            "the run is not signed by you, so it does not use the Ray cluster that it names; give --engine ray"
+        )
+        usual = {item.name: item for item in fields(TrainConfig)}
+        config = config.with_overrides(
+            engine="process", ray_address=None, ray_resources={}, ray_placement=usual["ray_placement"].default
+        )
+    return config
 
 
 def _check_trust(
@@ -135,6 +158,21 @@ def _check_trust(
     Permission(path, source.signed or trusted, named).refuse_all(source.config)
     if isinstance(source, Checkpoint):
         refuse_large_replay(source)
+
+
+def _to_continue(
+    run_dir: Path,
+    checkpoint: Checkpoint,
+    config: TrainConfig,
+    previous: dict[str, Any],
+    extended: bool,
+    home: Path | None,
+) -> Checkpoint:
+    """Return the checkpoint that a run continues from, with the schedules of its new length if it is extended."""
+    checkpoint = _unfinished(run_dir, checkpoint, config, previous, extended, home)
+    checkpoint = _extended(checkpoint, config) if extended else checkpoint
+    _warn_of_differences(checkpoint, config)
+    return checkpoint
 
 
 def _unfinished(

@@ -38,6 +38,8 @@ from rl_training.experiment.faults import (
 from rl_training.experiment.files import write_text
 from rl_training.experiment.histograms import HistogramLog
 from rl_training.experiment.interrupts import Interrupts
+from rl_training.experiment.learner_ranks.ranks import num_learners, sharded_learner
+from rl_training.experiment.learner_ranks.sharded import ShardedLearner
 from rl_training.experiment.logs.curves import plot_learning_curve
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import EvaluationLog, MetricFiles
@@ -70,15 +72,21 @@ class Run:
         given: UserObjects,
         callbacks: Sequence[Callback],
         console: Console,
+        placed: TrainConfig | None = None,
         *,
         evaluates: bool = True,
     ) -> None:
-        """`evaluates` is false if there is no environment to evaluate in."""
+        """`evaluates` is false if there is no environment to evaluate in.
+
+        `placed` is the config with the engine that was chosen for this machine; `config` is the one that is saved.
+        """
         self.config, self.given, self.console, self.evaluates = config, given, console, evaluates
+        self.placed = config if placed is None else placed
         self.callbacks = [*config_callbacks(config), *callbacks]
         self.warm_start: WarmStart | None = None
         self.restarts = 0
         self.files: MetricFiles | None = None
+        self.sharded: ShardedLearner | None = None
 
     def build_parts(
         self,
@@ -167,7 +175,7 @@ class Run:
     def _attempt(self, engine: Engine) -> Iterator[Interrupts]:
         """Create the sampler, evaluation environments and trainer of one attempt; record an error, and close them."""
         config, self.spec, self.total_updates = self.config, engine.spec, engine.total_updates
-        self.sampler = engine.make_sampler(self.parts.actor.explorer, self.parts.source)
+        self.sampler = engine.make_sampler(self.parts.actor, self.parts.source)
         checkpoints = self.run_dir / "checkpoints"
         self.snapshots = Snapshots(config, checkpoints, self.parts, self.sampler, self.spec, self.facts)
         self.files = None
@@ -180,9 +188,13 @@ class Run:
                 open_things.callback(evaluation_envs.close)
             interrupts = open_things.enter_context(Interrupts(config.max_time))
             evaluate = None if evaluation_envs is None else self._evaluate(evaluation_envs, interrupts)
-            own_code = bool(self.given.loss_names(config))
-            threads = run_threads(config, self.spec, self.parts.learner, own_code=own_code)
-            learner = open_things.enter_context(threads)
+            # ranks use the other cores themselves
+            no_borrowing = bool(self.given.loss_names(config)) or num_learners(self.placed) > 1
+            threads = run_threads(config, self.spec, self.parts.learner, own_code=no_borrowing, acts=True)
+            updates = open_things.enter_context(threads)
+            sharded = sharded_learner(self.placed, self.spec, self.given, self.parts.learner, updates)
+            learner = open_things.enter_context(sharded)
+            self.sharded = learner if isinstance(learner, ShardedLearner) else None
             self.trainer = self._trainer(learner, interrupts, evaluate)
             open_things.callback(self.console.close)
             open_things.enter_context(callers_generators_kept())
@@ -331,9 +343,10 @@ class Run:
             raise UserError(f"{culprit} cannot be written: {error.strerror}") from error
 
     def log(self, metrics: dict[str, float], clock: int) -> None:
-        """Write one row, with the cost of checkpoints so far, to the metric files and the console."""
+        """Write one row, with the cost of checkpoints and the lost learners so far, to the files and the console."""
         assert self.files is not None
-        self.files.log(metrics | self.snapshots.cost, clock)
+        learners = {} if self.sharded is None else self.sharded.metrics()
+        self.files.log(metrics | self.snapshots.cost | learners, clock)
         self.console.log(metrics, clock)
 
     def save(self, progress: Progress, *, evaluation: dict[str, Any] | None, best: bool) -> None:

@@ -1,9 +1,8 @@
 """Starts runs: `train` checks everything before it creates a run folder. `evaluate_checkpoint` evaluates an agent."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,9 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
-from rl_training.core.one_thread import one_thread
 from rl_training.core.protocols import Engine
 from rl_training.envs.determinism import settle_rebuilding
 from rl_training.envs.factory import EnvFactory
-from rl_training.envs.stepper_factory import training_stepper
 from rl_training.experiment.agent import Agent
 from rl_training.experiment.building import UserObjects, choose_device, flattened_images, with_masks
 from rl_training.experiment.checkpoints.folders import keep_checkpoint
@@ -26,16 +23,17 @@ from rl_training.experiment.checkpoints.saved_losses import compare_losses
 from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.checkpoints.warm_start import FOLDER, WarmStart
 from rl_training.experiment.console import Console
+from rl_training.experiment.engine_choice import open_placed
 from rl_training.experiment.environment_remarks import environment_remarks
 from rl_training.experiment.loading import check_algorithm, load_agent
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import check_tracker
-from rl_training.experiment.resources import keep_freed_memory
 from rl_training.experiment.run import Run, TrainResult
 from rl_training.experiment.run_folder import make_run_dir
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
-from rl_training.runtime.engines import LocalEngine
+
+NOT_REPRODUCIBLE = "lag free: the result depends on the speed of the machine, and is not reproducible"
 
 
 def train(
@@ -73,17 +71,18 @@ def train(
         compare_losses(config, given, checkpoint, learned, console.notice)
         config = _resolve_masks(config, given, checkpoint or learned, console.notice)
         config = settle_rebuilding(config, factory, console.notice)
-        engine = stack.enter_context(open_engine(config, factory))
+        engine, placement = stack.enter_context(open_placed(config, given, console))
         _show_notices(config, engine, console)
         if start_from is None:  # otherwise the run that it continues has printed them
             _show_remarks(config, factory, console)
-        run = Run(config, given, callbacks, console)
+        run = Run(config, given, callbacks, console, placement.config)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)
         reading.close()  # the replay data is in memory now
         # last, so that bad input leaves no folder
         run_dir = _create_folder(run, warm_start, checkpoint, engine)
-        metadata = Metadata(run_dir, config, arguments, warm_start.record if warm_start else None)
+        metadata = Metadata(run_dir, config, arguments, engine=placement.record)
         if warm_start is not None:
+            metadata.data["started_from"] = warm_start.record
             console.notice(warm_start.notice)
         with RunLock(run_dir):
             return run.execute(run_dir, metadata, engine, checkpoint)
@@ -98,6 +97,8 @@ def _show_remarks(config: TrainConfig, factory: EnvFactory | None, console: Cons
 def _show_notices(config: TrainConfig, engine: Engine, console: Console) -> None:
     for notice in engine.notices:
         console.notice(notice)
+    if not config.reproducible:
+        console.notice(NOT_REPRODUCIBLE)
     for key in flattened_images(config, engine.spec):
         console.notice(
             f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, but encoder 'flat' "
@@ -181,13 +182,4 @@ def evaluate_checkpoint(
     return agent.evaluate(num_episodes)
 
 
-@contextlib.contextmanager
-def open_engine(config: TrainConfig, factory: EnvFactory | None) -> Iterator[Engine]:
-    """Open the training environments. One thread until the learner is built: `run_threads` sets the run's number."""
-    keep_freed_memory()
-    build = partial(training_stepper, config, factory)
-    with one_thread(), contextlib.closing(LocalEngine(build)) as engine:
-        yield engine
-
-
-__all__ = ["Follow", "TrainResult", "evaluate_checkpoint", "make_run_dir", "open_engine", "train"]
+__all__ = ["Follow", "TrainResult", "evaluate_checkpoint", "make_run_dir", "train"]

@@ -61,8 +61,13 @@ def thread_setter(config: TrainConfig, spec: EnvSpec, update_path: str) -> SetTh
 
 @contextlib.contextmanager
 def run_threads(
-    config: TrainConfig, spec: EnvSpec, learner: StatefulLearner, *, own_code: bool = False
-) -> Iterator["StatefulLearner | SpareCores"]:
+    config: TrainConfig,
+    spec: EnvSpec,
+    learner: StatefulLearner,
+    *,
+    own_code: bool = False,
+    acts: bool = False,
+) -> Iterator["StatefulLearner | SpareCores | MoreThreads"]:
     """Set the threads of a run; yield the learner, which with `num_threads: auto` borrows idle cores.
 
     With `own_code`, part of the update is the user's: it may keep state of its own, so no update is taken twice.
@@ -72,14 +77,47 @@ def run_threads(
     most = min(MAX_AUTO_THREADS, available_cores())
     borrows = config.num_threads == "auto" and built_in and most > 1
     borrows = borrows and largest_layer(config, spec) >= WORTHWHILE
-    set_threads(1 if config.num_threads == "auto" else config.num_threads)
+    number = 1 if config.num_threads == "auto" else config.num_threads
     try:
+        if acts and number > 1:  # hosts in other processes act with one thread, so this one must, too
+            yield MoreThreads(learner, set_threads, number)
+            return
+        set_threads(number)
         yield SpareCores(learner, set_threads, most) if borrows else learner
     finally:
         set_threads(1)
 
 
-class SpareCores:
+class UpdatesAround:
+    """Takes the updates of a learner in its own way; callbacks set the learner's rate through it."""
+
+    learner: StatefulLearner
+
+    @property
+    def fixed_learning_rate(self) -> float | None:
+        """That of the learner."""
+        return self.learner.fixed_learning_rate
+
+    @fixed_learning_rate.setter
+    def fixed_learning_rate(self, value: float | None) -> None:
+        self.learner.fixed_learning_rate = value
+
+
+class MoreThreads(UpdatesAround):
+    """A learner whose updates, and nothing else, use several threads."""
+
+    def __init__(self, learner: StatefulLearner, set_threads: SetThreads, number: int) -> None:
+        self.learner, self._set_threads, self._number = learner, set_threads, number
+
+    def update(self, batch: Any, progress: Progress) -> UpdateResult:
+        self._set_threads(self._number)
+        try:
+            return self.learner.update(batch, progress)
+        finally:
+            self._set_threads(1)
+
+
+class SpareCores(UpdatesAround):
     """A learner that updates with `most` threads while cores are idle, and with one otherwise.
 
     The bytes are those of one thread. It takes one update twice, with one thread and with `most`, and borrows cores
@@ -123,15 +161,6 @@ class SpareCores:
         self._window: list[float] = [0.0, 0, 0]
         """Seconds, updates and calls since the last judgement."""
         self._next_attempt = self._next_look = 0.0
-
-    @property
-    def fixed_learning_rate(self) -> float | None:
-        """That of the learner."""
-        return self.learner.fixed_learning_rate
-
-    @fixed_learning_rate.setter
-    def fixed_learning_rate(self, value: float | None) -> None:
-        self.learner.fixed_learning_rate = value
 
     def update(self, batch: Any, progress: Progress) -> UpdateResult:
         """Update with one thread or with `most`; see the class."""

@@ -25,6 +25,8 @@ from rl_training.lab.scored_runs import EvaluationPoint, ScoredRun, scored_run
 
 FORMAT = 1
 MAX_NAME = 60
+MAX_LOSSES = 5
+"""How often the worker of a job may be lost; after one more time the job counts as failed."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,10 @@ class JobState:
     """It finished or failed before this launch."""
     held: bool = False
     """It waits for another process that uses its run."""
+    losses: int = 0
+    """How often its worker was lost, and the job continued elsewhere."""
+    lost: str = ""
+    """Why its worker was lost the last time."""
     error: str = ""
     record: dict[str, Any] | None = None
     began: float = 0.0

@@ -1,4 +1,4 @@
-"""Trains many runs in parallel, each in its own process and on its own cores.
+"""Trains many runs in parallel, each in its own process, on this machine or on a Ray cluster.
 
 A launch can be interrupted and started again: started runs are resumed, finished ones are kept, and the record of a job
 is written as soon as it ends.
@@ -7,15 +7,13 @@ is written as soon as it ends.
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
@@ -23,6 +21,7 @@ from rl_training.experiment.checkpoints.locking import RunLock, is_held
 from rl_training.experiment.files import write_text
 from rl_training.experiment.logs.rows import clock_of, is_evaluation, is_metrics_row, last_row
 from rl_training.lab.jobs import (
+    MAX_LOSSES,
     Board,
     Job,
     JobFolder,
@@ -32,9 +31,10 @@ from rl_training.lab.jobs import (
     failed_record,
     has_ended,
 )
+from rl_training.lab.places import ERRORS, LocalPlace, Lost, Place, Refused, Worker
 
-CHILD = ("-P", "-m", "rl_training.cli.child")
-"""Command of a job, in a new process: a fork would copy the locks of torch's threads."""
+Engine = Literal["process", "ray"]
+"""Where a launch runs its jobs: in processes of this machine, or on a Ray cluster."""
 SECONDS_BETWEEN_LOOKS = 0.2
 ERROR_TAIL = 4096
 """Bytes at the end of a job's stderr that are searched for its error message."""
@@ -44,17 +44,26 @@ def launch(
     jobs: Sequence[Job],
     folder: Path,
     *,
-    processes: int = 1,
+    processes: int | None = None,
     retry_failed: bool = False,
     board: Board | None = None,
+    engine: Engine = "process",
+    ray_address: str | None = None,
 ) -> Launched:
     """Train the jobs that are not done, `processes` at a time; return the status of all jobs.
+
+    Engine `ray` runs them on the cluster at `ray_address`, or on one that is started for this launch. `processes` is by
+    default 1, or, with Ray, the number of CPUs of the cluster.
 
     SIGINT and SIGTERM pause the runs, a second SIGINT stops them at once; the same call continues them. A job that
     failed earlier is reported but not repeated, unless `retry_failed`. Raises an error if there are no jobs, or if none
     of them could start its run.
     """
-    if processes < 1:
+    if engine not in ("process", "ray"):
+        raise UserError(f"engine is '{engine}'; use process or ray")
+    if ray_address is not None and engine != "ray":
+        raise UserError(f"ray_address is given, but engine is '{engine}'; use engine ray (--engine ray)")
+    if processes is not None and processes < 1:
         raise UserError(f"jobs is {processes}; use 1 or more")
     if not jobs:
         raise UserError(
@@ -64,10 +73,18 @@ def launch(
         _refuse_unnamed_class(job)
     home = JobFolder(folder)
     home.make()
-    with RunLock(folder):
-        launched = Launch(jobs, home, processes, board or Board()).run(retry_failed)
+    with RunLock(folder), contextlib.closing(_place(engine, processes, ray_address)) as place:
+        launched = Launch(jobs, home, place, board or Board()).run(retry_failed)
     _refuse_no_runs(launched)
     return launched
+
+
+def _place(engine: Engine, processes: int | None, ray_address: str | None) -> Place:
+    if engine == "process":
+        return LocalPlace(processes or 1)
+    from rl_training.lab.ray_place import RayPlace
+
+    return RayPlace(ray_address, processes)
 
 
 def _refuse_unnamed_class(job: Job) -> None:
@@ -93,10 +110,10 @@ def _refuse_no_runs(launched: Launched) -> None:
 
 @dataclass
 class Child:
-    """A process that trains one job."""
+    """A worker that trains one job."""
 
     state: JobState
-    process: subprocess.Popen[bytes]
+    worker: Worker
     slot: int
     run_dir: Path | None = None
     sent: list[signal.Signals] = field(default_factory=list)
@@ -106,7 +123,7 @@ class Child:
         """Forward a signal, once."""
         if number not in self.sent:
             self.sent.append(number)
-            self.process.send_signal(number)
+            self.worker.send(number)
 
 
 @dataclass
@@ -115,7 +132,7 @@ class Launch:
 
     jobs: Sequence[Job]
     home: JobFolder
-    processes: int
+    place: Place
     board: Board
     children: list[Child] = field(default_factory=list)
     stopped_by: int | None = None
@@ -169,8 +186,8 @@ class Launch:
 
     def _start_waiting(self) -> None:
         """Start jobs in free slots, except those whose run is still used by a process of an earlier launch."""
+        slots = range(min(self.place.slots(), len(self.states)))
         for state in self._waiting():
-            slots = range(min(self.processes, len(self.states)))
             free = set(slots) - {child.slot for child in self.children}
             if not free or self.stopped_by is not None:
                 return
@@ -192,16 +209,8 @@ class Launch:
             command = ["train", "--config", str(home / "job.yaml"), "--output-dir", str(home), "--quiet"]
         else:
             command = ["resume", str(run_dir), "--quiet"]
-        cores = ",".join(str(core) for core in share_of_cores(slot, self.processes))
-        with (home / "output.txt").open("wb") as out, (home / "errors.txt").open("wb") as errors:
-            process = subprocess.Popen(
-                [sys.executable, *CHILD, str(os.getpid()), cores, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=errors,
-                process_group=0,  # Ctrl-C reaches only the launcher, which sends SIGTERM
-            )
-        self.children.append(Child(state, process, slot, run_dir))  # at once, so that it is always waited for
+        worker = self.place.start(command, home, slot)
+        self.children.append(Child(state, worker, slot, run_dir))  # at once, so that it is always waited for
         state.status, state.began = "training", time.monotonic()
         state.steps = state.began_at = steps_of(run_dir)[0] if run_dir else 0
         self.board.event(state)
@@ -213,7 +222,7 @@ class Launch:
                 child.send(signal.SIGTERM)
             if self.hurry:
                 child.send(signal.SIGINT)
-            code = child.process.poll()  # first, so that its files are complete if it has ended
+            code = child.worker.poll()  # first, so that its files are complete if it has ended
             child.run_dir = child.run_dir or self.home.run_dir(child.state.job)
             if child.run_dir is not None:
                 steps, child.state.evaluation = steps_of(child.run_dir)
@@ -222,16 +231,28 @@ class Launch:
                 self.children.remove(child)
                 self._record_end(child, code)
 
-    def _record_end(self, child: Child, code: int) -> None:
+    def _record_end(self, child: Child, code: int | Lost | Refused) -> None:
         state, run_dir = child.state, child.run_dir
-        if code == 0 and run_dir is not None and has_ended(run_dir):
+        if isinstance(code, Lost) and self.stopped_by is None and state.losses < MAX_LOSSES:
+            state.losses += 1
+            state.status, state.lost, state.held = "waiting", code.reason, False
+            self.board.event(state)
+        elif code == 0 and run_dir is not None and has_ended(run_dir):
             self._ended(state, self.home.write_record(state.job, ended_record(state.job, run_dir)))
         elif code == 0 or code in STOPPED or self.stopped_by is not None:
             state.status = "paused"
             self.board.event(state)
         else:
-            error = failure_text(code, self.home.home(state.job) / "errors.txt")
+            error = self._failure(state, code)
             self._ended(state, self.home.write_record(state.job, failed_record(state.job, error, run_dir)))
+
+    def _failure(self, state: JobState, code: int | Lost | Refused) -> str:
+        """Return why a job failed."""
+        if isinstance(code, Lost):
+            return f"its worker was lost {state.losses + 1} times, the last time by {code.reason}"
+        if isinstance(code, Refused):
+            return code.reason
+        return failure_text(code, self.home.home(state.job) / ERRORS)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
@@ -261,7 +282,7 @@ class Launch:
         for child in self.children:
             child.send(signal.SIGTERM)
         for child in self.children:
-            child.process.wait()
+            child.worker.wait()
 
 
 STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
@@ -274,14 +295,6 @@ def with_one_thread(config: TrainConfig) -> TrainConfig:
     More runs in parallel use the cores better, and results must not depend on the number of parallel runs.
     """
     return config.with_overrides(num_threads=1) if config.num_threads == "auto" else config
-
-
-def share_of_cores(slot: int, processes: int) -> list[int]:
-    """Return the cores of one process: equal shares, or one core each in turn if there are too few."""
-    if not hasattr(os, "sched_getaffinity"):
-        return []
-    cores = sorted(os.sched_getaffinity(0))
-    return cores[slot::processes] or [cores[slot % len(cores)]]
 
 
 def _in_use(run_dir: Path) -> bool:

@@ -75,6 +75,10 @@ class StochasticPolicy(ContinuousPolicy):
         """Return the noise that `sampled` needs for actions and for next actions; `normal(*shape)` draws numbers."""
         raise NotImplementedError(f"{type(self).__name__} does not define draw")
 
+    def noise_of(self, noise: Numbers, place: slice) -> Numbers:
+        """Return the part of the noise from `draw` that belongs to some of the rows."""
+        return noise[place]
+
     def sampled(self, params: Numbers, noise: Numbers, backend: Backend) -> Sampled:
         """Return actions [B, A], log-probabilities [B] and a pullback, for the network's outputs."""
         raise NotImplementedError(f"{type(self).__name__} does not define sampled")

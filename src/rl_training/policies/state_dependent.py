@@ -55,6 +55,10 @@ class StateDependentPolicy(StochasticPolicy):
         noise = normal(*self.head.log_std.shape)
         return noise, noise
 
+    def noise_of(self, noise: Numbers, place: slice) -> Numbers:
+        """Return the whole matrix, which all rows share."""
+        return noise
+
     def sampled(self, params: Numbers, noise: Numbers, backend: Backend) -> Sampled:
         return squashed_state_dependent(params, noise, backend.view(self.head.log_std.detach()), backend)
 

@@ -53,18 +53,24 @@ class LocalSampler:
     def collect(self, num_steps: int, progress: Progress) -> Collected:
         """Take `num_steps` vector steps; return the number of valid transitions and the finished episodes."""
         step, acted = self.stepper.out, self.acted
-        timesteps, episodes = 0, list[EpisodeStats]()
-        for _ in range(num_steps):
+        timesteps, episodes, ended_at = 0, list[EpisodeStats](), list[int]()
+        for row in range(num_steps):
             self.explorer.act(step.obs, acted, progress)
             self.recorder.record_action(step.obs, acted)  # a copy: the environments overwrite step.obs
             self.stepper.step(acted.action)
             self.explorer.after_step(step, acted)
             self.recorder.record_outcome(step, acted)
-            episodes += self.running.record(step)
+            if finished := self.running.record(step):
+                episodes += finished
+                ended_at += [row] * len(finished)
             timesteps += step.num_valid
         self.explorer.end_collect(step, acted)
         self.recorder.end_collect(acted)
-        return Collected(timesteps, episodes, frozenset(step.info_names))
+        return Collected(timesteps, episodes, frozenset(step.info_names), ended_at)
+
+    def metrics(self) -> dict[str, float]:
+        """Return no metrics: it never waits, and the policy that acts is the one that learns."""
+        return {}
 
     def change_seed(self, *stream: int) -> None:
         self.stepper.change_seed(*stream)
@@ -86,8 +92,13 @@ class LocalSampler:
     def load_state_dict(self, state: State) -> list[int]:
         """Continue from a saved state; return the environments that could not be restored and begin a new episode.
 
-        Without `episodes`, returns and lengths are counted from here.
+        Without `episodes`, returns and lengths are counted from here. If the environments were divided into groups, all
+        of them begin new episodes.
         """
+        if len(groups := saved_groups(state)) > 1:
+            self.start()
+            return list(range(self.rows.num_envs))
+        state = groups[0]  # of one group with a lag, or the state itself
         self.explorer.load_state_dict(state["explorer"])
         lost = self.stepper.resume(state["envs"])
         self.explorer.forget(self.rows.of(lost))
@@ -96,7 +107,22 @@ class LocalSampler:
         return lost
 
 
-def saved_envs(state: State) -> State:
-    """Return the state of the environments in a checkpoint's state; {} if it has none."""
-    found: State = state.get("sampler", {}).get("envs", {})
-    return found
+def saved_envs(state: State) -> list[State]:
+    """Return the state of the environments in a checkpoint's state, one entry per group; [] if it has none."""
+    return [group.get("envs", {}) for group in saved_groups(state.get("sampler", {}))]
+
+
+def saved_groups(state: State) -> list[State]:
+    """Return the states of the groups in a sampler's state; that of a `LocalSampler` is a single group."""
+    if "groups" not in state:
+        return [state] if state else []
+    groups = state["groups"]
+    return [groups[str(number)] for number in range(len(groups))]
+
+
+def without_episodes(state: State) -> State:
+    """Return a sampler's state without the returns and lengths of the running episodes."""
+    own = {name: part for name, part in state.items() if name != "episodes"}
+    if "groups" in own:
+        own["groups"] = {number: without_episodes(group) for number, group in own["groups"].items()}
+    return own

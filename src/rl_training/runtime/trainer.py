@@ -231,6 +231,8 @@ class Trainer:
 
     def _row(self) -> dict[str, float]:
         row = self.episodes.means() | self.metrics.drain()
+        if self.sampler is not None:
+            row |= self.sampler.metrics()
         if self.last_evaluation is not None and self._evaluated_at == self.progress.clock:
             row |= {f"eval/{name}": value for name, value in columns_of(self.last_evaluation).items()}
         return row | self.own_metrics.drain()

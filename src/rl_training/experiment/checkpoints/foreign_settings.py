@@ -13,7 +13,10 @@ from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import wrapper_calls
 from rl_training.config.plain_data import num_values
 
-MAX_COUNTS = {"num_envs": 256, "num_eval_episodes": 1_000, "num_threads": 64, "max_restarts": 100}
+MAX_COUNTS = {
+    "num_envs": 256, "num_eval_episodes": 1_000, "num_threads": 64, "max_restarts": 100, "num_samplers": 64,
+    "num_learners": 64, "learner_shards": 64,
+}  # fmt: skip
 MAX_NUMBER = 10_000
 """Absolute value of a number among the arguments of an environment."""
 MAX_WRAPPER_NUMBER = 1_000

@@ -19,6 +19,7 @@ from rl_training.experiment.checkpoints.replay import ReplayFiles
 from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.faults import disk_fault
 from rl_training.experiment.logs.metadata import surroundings
+from rl_training.runtime.sampler import without_episodes
 
 
 class Snapshots:
@@ -111,7 +112,7 @@ class Snapshots:
             sampler.change_seed(checkpoint.progress.timesteps)
         saved = checkpoint.state["sampler"]
         if not resumed:  # a new run counts the episodes in its own steps
-            saved = {name: part for name, part in saved.items() if name != "episodes"}
+            saved = without_episodes(saved)
         lost = sampler.load_state_dict(saved)
         self.source.forget(sampler.rows.of(lost))
         if lost and resumed and sampler.resumable:

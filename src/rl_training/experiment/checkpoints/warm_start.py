@@ -56,7 +56,7 @@ class WarmStart:
     @property
     def statistics(self) -> list[Statistics]:
         """The running statistics of wrappers, one entry per environment."""
-        return saved_statistics(saved_envs(self.checkpoint.state))
+        return [each for envs in saved_envs(self.checkpoint.state) for each in saved_statistics(envs)]
 
     def load_into(self, config: TrainConfig, parts: Parts, spec: EnvSpec) -> None:
         """Load the weights into the networks; raise if they do not fit or the statistics are damaged."""
@@ -71,9 +71,12 @@ class WarmStart:
 
     def write(self, folder: Path, config: TrainConfig, parts: Parts, facts: dict[str, Any]) -> None:
         """Copy the weights and statistics into a run folder."""
-        envs = saved_envs(self.checkpoint.state)
-        known = {name: envs[name] for name in STATISTICS if "statistics" in envs}
-        state = parts.learner.learned_state() | {"sampler": {"envs": known}}
+        groups = {
+            str(group): {"envs": {name: envs[name] for name in STATISTICS if "statistics" in envs}}
+            for group, envs in enumerate(saved_envs(self.checkpoint.state))
+        }
+        sampler = groups["0"] if len(groups) == 1 else {"groups": groups}
+        state = parts.learner.learned_state() | {"sampler": sampler}
         write_checkpoint(folder / FOLDER, config=config, progress=Progress(), state=state, facts=facts)
 
     def _mismatch(self, config: TrainConfig, error: Exception) -> str:

@@ -35,8 +35,10 @@ class Metadata:
         config: TrainConfig,
         arguments: Sequence[str] | None = None,
         started_from: dict[str, Any] | None = None,
+        *,
+        engine: dict[str, Any] | None = None,
     ) -> None:
-        """`arguments` are those of the command line, by default `sys.argv`."""
+        """`arguments` are those of the command line, by default `sys.argv`; `engine` is what `engine: auto` chose."""
         self.path = run_dir / "metadata.json"
         self.data: dict[str, Any] = {
             "status": "running",
@@ -45,22 +47,27 @@ class Metadata:
             "seed": config.seed,
             "arguments": list(sys.argv if arguments is None else arguments),
             "config_fingerprint": config.fingerprint(),
+            "reproducible": config.reproducible,
             "started": _now(),
             "git_commit": _git_commit(),
             "versions": dict(versions()),
             "machine": machine(),
             "num_threads": config.num_threads,
             "resumes": [],
-        } | ({} if started_from is None else {"started_from": started_from})
+        }
+        self.data |= {} if started_from is None else {"started_from": started_from}
+        self._engine = {} if engine is None else {"engine": engine}
+        self.data |= self._engine
 
     def resumed(self, previous: dict[str, Any], timesteps: int) -> None:
         """Keep the record of the first start and add this one."""
-        current, self.data = self.data, self.data | previous
+        first = {name: value for name, value in self.data.items() if name not in self._engine}
+        current, self.data = self.data, first | previous
         for ended in ("error", "finished", "stop_reason", "metrics"):
             self.data.pop(ended, None)
         self.data["status"] = "running"
         again = {key: current[key] for key in ("arguments", "git_commit", "versions", "machine")}
-        self._list("resumes").append({"started": _now(), "timesteps": timesteps, **again})
+        self._list("resumes").append({"started": _now(), "timesteps": timesteps, **again, **self._engine})
         self.data["resumes"] = self.data["resumes"][-MAX_RESUMES:]
 
     def restarted(self, fault: str) -> None:

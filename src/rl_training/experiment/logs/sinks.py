@@ -20,7 +20,11 @@ from rl_training.experiment.logs.rows import end_of_last_row
 from rl_training.experiment.logs.tensorboard import TensorBoardWriter
 from rl_training.runtime.callbacks import Callback
 
-WALL_CLOCK = ("time/fps", "time/time_elapsed", "time/checkpoint_seconds", "time/checkpoint_bytes")
+WALL_CLOCK = (
+    "time/fps", "time/time_elapsed", "time/checkpoint_seconds", "time/checkpoint_bytes", "time/sampled_fps",
+    "time/learner_waits", "time/samplers_wait", "time/sampler_restarts", "time/lost_rollouts",
+    "time/learned_fps", "time/learner_restarts",
+)  # fmt: skip
 """Columns that differ between two runs of the same seed."""
 EVENTS = "tensorboard/events.out.tfevents.scalars"
 

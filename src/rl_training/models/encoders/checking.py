@@ -67,6 +67,35 @@ def learns_from_one_row(module: nn.Module, inputs: ObservationInputs) -> bool:
     return True
 
 
+def treats_rows_separately(module: nn.Module, inputs: ObservationInputs) -> bool:
+    """Return whether the features of a row depend on that row only, and a pass leaves all buffers as they are.
+
+    This is not so for batch statistics. The module is tried in its present mode; random numbers, as in dropout, are
+    the same in each trial.
+    """
+    before, generator = copy.deepcopy(module.state_dict()), torch.get_rng_state()
+    device = next(module.parameters(), torch.zeros(0)).device
+    trial = sampled_inputs(inputs, 2 * ROWS)
+    features = []
+    try:
+        for other in (
+            slice(ROWS, None),
+            slice(None, ROWS),
+        ):  # the first rows with themselves, and with others
+            parts = _parts(trial)
+            both = [torch.cat([part[:ROWS], part[other]]) for part in parts]
+            given: Obs = dict(zip(trial, both, strict=True)) if isinstance(trial, dict) else both[0]
+            torch.manual_seed(0)
+            with torch.no_grad():
+                features.append(module(moved(given, device))[:ROWS])
+        after = module.state_dict()
+        unchanged = all(torch.equal(after[name], tensor) for name, tensor in before.items())
+        return unchanged and torch.allclose(*features)
+    finally:
+        module.load_state_dict(before)
+        torch.set_rng_state(generator)
+
+
 def sampled_inputs(inputs: ObservationInputs, rows: int) -> Obs:
     """Return inputs [rows, ...] from random observations of the space, clipped to moderate values."""
     found = {}
