@@ -38,6 +38,15 @@ class Outcome:
         return lines
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave clusters to `make cluster`, also where Ray is installed: they take minutes and all cores."""
+    if "cluster" in config.getoption("markexpr"):
+        return
+    for item in items:
+        if item.get_closest_marker("cluster") is not None:
+            item.add_marker(pytest.mark.skip(reason="it starts a Ray cluster: run make cluster"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Runs are signed with a key of their own, which child processes see; the user's stays alone."""

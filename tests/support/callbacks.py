@@ -1,7 +1,9 @@
-"""Callbacks that stop a run at a known place."""
+"""Callbacks that stop a run at a known place, or meddle with it."""
+
+import torch
 
 from rl_training.core.types import Progress, UpdateResult
-from rl_training.runtime.callbacks import Callback, PauseTraining
+from rl_training.runtime.callbacks import Callback, PauseTraining, TrainingContext
 
 
 class StopAtCollect(Callback):
@@ -24,3 +26,17 @@ class StopAtUpdate(Callback):
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
         if progress.timesteps >= self.timesteps:
             raise self.error("stopped here")
+
+
+class Meddler(Callback):
+    """Changes the learning rate and a weight after the first update."""
+
+    def on_start(self, context: TrainingContext) -> None:
+        self.context, self.done = context, False
+
+    def on_update(self, progress: Progress, result: UpdateResult) -> None:
+        if not self.done:
+            self.done = True
+            self.context.set_learning_rate(1e-2)
+            with torch.no_grad():
+                next(self.context.agent.policy.parameters()).mul_(1.5)  # type: ignore[attr-defined]

@@ -203,7 +203,7 @@ def test_target_update_counts_the_updates_of_the_run() -> None:
     equal = []
     for updates in range(2, 9):  # in the middle of a run, one update per call
         learner.update(batch, Progress(100, updates, 1000))
-        equal.append(torch.equal(learner.target._flat, learner.optimizer.flat))
+        equal.append(torch.equal(learner.target.flat, learner.optimizer.flat))
     assert equal == [True, False, False, True, False, False, True]
 
 

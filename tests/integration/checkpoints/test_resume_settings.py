@@ -22,7 +22,7 @@ def test_a_setting_is_answered_with_what_to_do(tiny, cli, flags, remedy):
     outcome = cli("resume", run_dir, *flags)
     assert outcome.code == 2
     assert f"so {flags[0].partition('=')[0]} cannot be changed" in outcome.sentence
-    assert "--total-timesteps and --max-time" in outcome.sentence
+    assert "--total-timesteps, --max-time and the engine" in outcome.sentence
     assert remedy in outcome.sentence
 
 
@@ -32,7 +32,7 @@ def test_what_is_no_setting_is_an_unknown_flag(cli):
 
 def test_the_help_says_it(cli):
     text = " ".join(cli("resume", "--help").out.replace("│", " ").split())
-    assert "Only its length can be changed" in text
+    assert "Only its length, and the processes and machines that it uses, can be changed" in text
     assert "train --start-from RUN" in text
 
 

@@ -288,7 +288,8 @@ def test_an_interrupt_before_anything_has_begun_is_no_page_of_traceback(tmp_path
     assert (process.returncode, out, err.strip()) == (130, "", "interrupted")
 
 
-def test_a_time_limit_pauses_and_nothing_is_lost(cli, place, tmp_path, whole):
+def test_a_time_limit_pauses_and_nothing_is_lost(cli, place, tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(sys.modules["slow_pole"], "SLOW", 0.001)  # two seconds on the fastest machine
     settings = tmp_path / "settings.yaml"
     settings.write_text(config_for(tmp_path / "runs").to_yaml(), encoding="utf-8")
     paused = cli("train", "--config", settings, "--max-time", 0.15)
@@ -300,6 +301,8 @@ def test_a_time_limit_pauses_and_nothing_is_lost(cli, place, tmp_path, whole):
     assert leftovers(run_dir)["last"] != f"step_{TOTAL}"
     again = cli("resume", run_dir, "--max-time", 0.1, "--quiet")
     assert (again.code, again.err) == (0, "")
+    assert status(run_dir) == "paused"
+    monkeypatch.setattr(sys.modules["slow_pole"], "SLOW", 0.0)
     while status(run_dir) == "paused":
         assert cli("resume", run_dir, "--quiet").code == 0
     assert leftovers(run_dir) == whole

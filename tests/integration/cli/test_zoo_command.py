@@ -69,7 +69,8 @@ def launched(monkeypatch, ending, stopped_by=None):
     """Have jobs end as told without training."""
     seen = []
 
-    def fake(jobs, folder, *, processes, retry_failed, board):
+    def fake(jobs, folder, *, processes, retry_failed, board, engine, ray_address):
+        assert (engine, ray_address) == ("process", None)
         seen.append((list(jobs), processes, retry_failed))
         folder.mkdir(parents=True, exist_ok=True)
         return Launched(jobs, [ending(job) for job in jobs], stopped_by)

@@ -610,7 +610,7 @@ class TestStopsAndBudgetsSurvive:
         config = tiny(total_timesteps=320, eval_every_timesteps=32, stop_at_reward=0.0)
         run_dir = train(config).run_dir
         with monkeypatch.context() as patch:
-            patch.setattr("rl_training.experiment.start.LocalEngine", self.killed)
+            patch.setattr("rl_training.experiment.hosting.LocalEngine", self.killed)
             with pytest.raises(Killed):
                 resume(run_dir, total_timesteps=64)
         assert status_of(run_dir) == "stopped"

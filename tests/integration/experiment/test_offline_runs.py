@@ -19,7 +19,7 @@ from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.run import NO_EVALUATION, Run
 from rl_training.experiment.run_folder import make_run_dir
 from rl_training.runtime.callbacks import Callback, PauseTraining, SaveEvery
-from rl_training.runtime.engines import OfflineEngine
+from rl_training.runtime.engines.local import OfflineEngine
 from support.compared_runs import tensors
 
 SPEC = EnvSpec(spaces.Box(-5, 5, (4,), np.float32), spaces.Discrete(2), 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.algorithms import PPO
+from rl_training.algorithms.ppo import ppo_loss
 from rl_training.experiment.logs.sinks import WALL_CLOCK
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
@@ -25,7 +26,7 @@ def model_bytes(run_dir: Path) -> bytes:
 def without_clock(table: list[dict]) -> list[dict]:
     for row in table:
         for name in WALL_CLOCK:
-            del row[name]
+            row.pop(name, None)
     return table
 
 
@@ -126,13 +127,19 @@ def test_the_callers_thread_count_is_left_alone(tiny):
     import torch
 
     before = torch.get_num_threads()
-    inside = []
+    inside, between = [], []
+
+    def watching_loss(minibatch, **settings):
+        inside.append(torch.get_num_threads())
+        return ppo_loss(minibatch, **settings)
 
     class Watch(Callback):
         def on_update(self, progress, result):
-            inside.append(torch.get_num_threads())
+            between.append(torch.get_num_threads())
 
-    train(tiny(num_threads=before + 1, update_path="autograd"), callbacks=[Watch()])
+    config = tiny(num_threads=before + 1, update_path="autograd")
+    train(config, callbacks=[Watch()], losses={"loss": watching_loss})
+    assert set(between) == {1}
     assert set(inside) == {before + 1}
     assert torch.get_num_threads() == before
 

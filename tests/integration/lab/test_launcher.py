@@ -19,8 +19,10 @@ from rl_training.experiment.checkpoints.locking import RunLock, is_held
 from rl_training.experiment.files import read_json
 from rl_training.experiment.logs.rows import last_row
 from rl_training.lab import launcher as launcher_module
-from rl_training.lab.jobs import Board, Job, JobFolder, JobState, jobs_of
-from rl_training.lab.launcher import failure_text, launch, share_of_cores, with_one_thread
+from rl_training.lab import places
+from rl_training.lab.jobs import MAX_LOSSES, Board, Job, JobFolder, JobState, jobs_of
+from rl_training.lab.launcher import failure_text, launch, with_one_thread
+from rl_training.lab.places import share_of_cores
 from support.configs import tiny_config
 from support.folders import run_folder
 
@@ -66,7 +68,7 @@ facts = {"status": "stopped", "algo": "ppo", "env_id": "CartPole-v1", "seed": 1,
 def child_script(tmp_path_factory, monkeypatch):
     """Write the program that plays the child."""
     script = tmp_path_factory.mktemp("fake") / "child.py"
-    monkeypatch.setattr(launcher_module, "CHILD", ("-S", str(script)))
+    monkeypatch.setattr(places, "CHILD", ("-S", str(script)))
     return script.write_text
 
 
@@ -489,3 +491,56 @@ def test_the_last_row_of_a_growing_file(tmp_path):
         "".join(json.dumps({"row": n, "pad": "x" * 5000}) + "\n" for n in range(40)) + '{"row": 40'
     )
     assert last_row(file)["row"] == 39
+
+
+class LosingPlace(places.LocalPlace):
+    """Loses its first workers, whose commands end as on a machine that was switched off."""
+
+    def __init__(self, losses: int) -> None:
+        super().__init__(1)
+        self.losses, self.commands = losses, list[str]()
+
+    def start(self, command, home, slot):
+        self.commands.append(command[0])
+        worker = super().start(command, home, slot)
+        if self.losses == 0:
+            return worker
+        self.losses -= 1
+        worker.wait()
+        return Gone()
+
+
+class Gone:
+    def poll(self):
+        return places.Lost("NodeDiedError")
+
+    def send(self, number):
+        pass
+
+    def wait(self):
+        pass
+
+
+def test_a_job_whose_worker_is_lost_continues(tmp_path, child_script, monkeypatch):
+    """It is resumed if it had a run, and the number of times is limited."""
+    child_script(
+        "import sys\nif sys.argv[3] == 'resume': sys.exit()\n" + FAKE.replace('"stopped"', '"running"')
+    )
+    place, board = LosingPlace(2), Recording()
+    monkeypatch.setattr(launcher_module, "LocalPlace", lambda processes: place)
+    (state,) = launch([Job("tiny", plain_config())], tmp_path, board=board).states
+    assert place.commands == ["train", "resume", "resume"]
+    assert board.events == ["1 training", "1 waiting", "1 training", "1 waiting", "1 training", "1 paused"]
+    assert state.losses == 2
+
+
+def test_a_job_whose_worker_is_lost_too_often_fails(tmp_path, child_script, monkeypatch):
+    child_script(
+        "import sys\nif sys.argv[3] == 'resume': sys.exit()\n" + FAKE.replace('"stopped"', '"running"')
+    )
+    place = LosingPlace(100)
+    monkeypatch.setattr(launcher_module, "LocalPlace", lambda processes: place)
+    (state,) = launch([Job("tiny", plain_config())], tmp_path).states
+    assert state.status == "failed"
+    assert state.error == f"its worker was lost {MAX_LOSSES + 1} times, the last time by NodeDiedError"
+    assert len(place.commands) == MAX_LOSSES + 1

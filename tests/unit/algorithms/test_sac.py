@@ -246,8 +246,8 @@ def test_the_subset_of_critics_is_drawn_anew_for_every_update() -> None:
     learner, drawn = make_learner(**REDQ), []
     draw = learner._draw_subset
 
-    def note() -> Any:
-        subset = draw()
+    def note(size: int) -> Any:
+        subset = draw(size)
         drawn.append(tuple(subset.tolist()))
         return subset
 

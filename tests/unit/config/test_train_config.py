@@ -450,14 +450,17 @@ NOT_IN_FINGERPRINT = {
     "seed": 99, "output_dir": "elsewhere", "device": "cpu", "num_threads": 2, "update_path": "autograd",
     "env_timeout": 7.0, "rebuild_envs": "off", "max_restarts": 7, "checkpoint_every_timesteps": 7,
     "keep_checkpoints": 7, "log_every_timesteps": 7, "info_keywords": ("fuel",),
-    "log_histograms_every": 7, "track": "wandb", "max_time": 7.0,
+    "log_histograms_every": 7, "track": "wandb", "max_time": 7.0, "engine": "process", "num_samplers": 0,
+    "num_learners": 1, "max_sampler_restarts": 7,
 }  # fmt: skip
+OF_RAY = {"ray_address": "auto", "ray_resources": {"CPU": 2}, "ray_placement": "pack"}
 COUNTING = {
     "env_id": "Acrobot-v1", "total_timesteps": 7, "num_envs": 4, "env_backend": "async", "env_kwargs": {"a": 1},
     "normalize_obs": True, "normalize_reward": True, "eval_every_timesteps": 7, "num_eval_episodes": 7,
     "eval_deterministic": False, "max_eval_episode_steps": 7, "stop_at_reward": 7.0, "stop_after_stale_evals": 7,
     "algorithm": PPOConfig(gamma=0.7), "preprocessing": "atari", "use_action_masks": "off",
-    "max_episode_steps": 7, "env_wrappers": ("a:B",), "best_by": "success",
+    "max_episode_steps": 7, "env_wrappers": ("a:B",), "best_by": "success", "env_groups": 2, "lag": 1,
+    "max_policy_lag": 7, "learner_shards": 2,
 }  # fmt: skip
 ATARI_COUNTING = {
     "image_size": 42, "grayscale": False, "frame_stack": 2, "noop_max": 7, "frame_skip": 2, "max_pool": False,
@@ -467,13 +470,40 @@ ATARI_COUNTING = {
 
 class TestFingerprint:
     def test_every_setting_is_known_to_count_or_not_to(self):
-        names = [*NOT_IN_FINGERPRINT, *COUNTING, *ATARI_COUNTING, "algo"]
+        names = [*NOT_IN_FINGERPRINT, *OF_RAY, *COUNTING, *ATARI_COUNTING, "algo"]
         assert sorted(names) == sorted(item.name for item in fields(TrainConfig))
 
     @pytest.mark.parametrize("name", NOT_IN_FINGERPRINT)
     def test_which_try_where_and_what_is_written_down_do_not_count(self, name):
         config = TrainConfig(**BASE)
         assert config.with_overrides(**{name: NOT_IN_FINGERPRINT[name]}).fingerprint() == config.fingerprint()
+
+    @pytest.mark.parametrize("name", OF_RAY)
+    def test_settings_of_the_cluster_do_not_count(self, name):
+        config = TrainConfig(**BASE)
+        assert (
+            config.with_overrides(engine="ray", **{name: OF_RAY[name]}).fingerprint() == config.fingerprint()
+        )
+
+    def test_groups_are_as_even_as_possible_the_larger_ones_first(self):
+        assert TrainConfig(**BASE, num_envs=8, env_groups=3).group_sizes == [3, 3, 2]
+
+    @pytest.mark.parametrize(
+        ("settings", "culprit"),
+        [
+            ({"env_groups": 9}, "env_groups is 9"),
+            ({"lag": 2}, "lag is 2"),
+            ({"lag": "never"}, "use free, or a whole number"),
+            ({"num_samplers": 2, "engine": "process"}, "num_samplers is 2, but env_groups is 1"),
+            ({"num_learners": 2, "engine": "process"}, "num_learners is 2, but learner_shards is 1"),
+            ({"num_samplers": 2, "env_groups": 2}, "engine 'local' has one process"),
+            ({"ray_address": "auto"}, "ray_address is given, but engine is 'local'"),
+            ({"engine": "ray", "ray_resources": {"CPU": "many"}}, "ray_resources has CPU 'many'"),
+        ],
+    )
+    def test_engine_settings_that_contradict_each_other(self, settings, culprit):
+        with pytest.raises(ConfigError, match=culprit):
+            TrainConfig(**BASE, num_envs=8, **settings)
 
     def test_what_matters_to_the_result_counts(self):
         config = TrainConfig(**BASE)
@@ -577,3 +607,17 @@ class TestNames:
 def test_a_config_that_could_not_be_read_again_is_refused():
     with pytest.raises(ConfigError, match="more than 10,000 values"):
         TrainConfig(algo="ppo", env_id="X", algorithm=PPOConfig(encoder_kwargs={"sizes": [1] * 10_000}))
+
+
+def test_another_engine_drops_what_it_does_not_have():
+    config = TrainConfig(
+        algo="ppo", env_id="CartPole-v1", seed=1, env_groups=2, learner_shards=2, engine="ray", num_samplers=2,
+        num_learners=2, ray_address="auto", ray_resources={"CPU": 2},
+    )  # fmt: skip
+    process, local = (config.with_overrides(engine=engine) for engine in ("process", "local"))
+    assert (process.num_samplers, process.num_learners) == (2, 2)
+    assert (local.num_samplers, local.num_learners) == ("auto", "auto")
+    assert all((each.ray_address, each.ray_resources) == (None, {}) for each in (process, local))
+    assert config.with_overrides(engine="ray").ray_address == "auto"
+    with pytest.raises(ConfigError, match="num_samplers is 2, but engine 'local' has one process"):
+        process.with_overrides(engine="local", num_samplers=2)

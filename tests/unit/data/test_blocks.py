@@ -13,8 +13,9 @@ from records import CountingEnv
 
 from rl_training.config import TrainConfig
 from rl_training.core.blocks import Block, joined_blocks
+from rl_training.core.columns import Column
 from rl_training.core.types import ActArrays, Progress, StepArrays
-from rl_training.data.block_recorder import BlockRecorder
+from rl_training.data.block_recorder import BlockRecorder, block_columns
 from rl_training.envs.info_keys import CUT
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.building import build_parts
@@ -58,11 +59,16 @@ def plain(length: int, **settings: Any) -> Any:
     return Losing(lengths=(length,), **settings)
 
 
+def recorder_for(stepper: VectorStepper, extra: Any = ()) -> BlockRecorder:
+    layout = block_columns(stepper.spec, extra, STEPS, len(stepper.rows))
+    return BlockRecorder({name: np.zeros(*each) for name, each in layout.items()})
+
+
 class Twice:
     """Records every step in a source, and in a block."""
 
-    def __init__(self, source: Any) -> None:
-        self.source, self.block = source, BlockRecorder()
+    def __init__(self, source: Any, stepper: VectorStepper, extra: Any = ()) -> None:
+        self.source, self.block = source, recorder_for(stepper, extra)
 
     def record_action(self, obs: Any, acted: ActArrays) -> None:
         self.source.record_action(obs, acted)
@@ -139,7 +145,7 @@ REPLAYS = {
 def test_blocks_and_steps_are_the_same(mode: AutoresetMode, wrap: Any, settings: TrainConfig) -> None:
     stepper = stepper_of(mode, wrap)
     by_steps, by_blocks = (build_parts(settings, stepper.spec) for _ in range(2))
-    recorder = Twice(by_steps.source)
+    recorder = Twice(by_steps.source, stepper, by_steps.actor.explorer.columns)
     sampler = LocalSampler(stepper, by_steps.actor.explorer, recorder)
     for _ in range(2):
         sampler.collect(STEPS, Progress(total_timesteps=100))
@@ -159,7 +165,7 @@ def test_frames_of_stacked_images_are_the_same() -> None:
     settings = config("dqn", **REPLAY, encoder="small", preprocessing="image", frame_stack=2)
     by_steps, by_blocks = (build_parts(settings, stepper.spec) for _ in range(2))
     assert by_steps.source.buffer.frames is not None
-    recorder = Twice(by_steps.source)
+    recorder = Twice(by_steps.source, stepper, by_steps.actor.explorer.columns)
     LocalSampler(stepper, by_steps.actor.explorer, recorder).collect(STEPS, Progress(total_timesteps=100))
     by_blocks.source.record_block(recorder.block.take())
     assert content(by_blocks.source) == content(by_steps.source)
@@ -170,7 +176,8 @@ def test_the_blocks_of_groups_are_joined_to_one_of_all_rows(wrap: Any) -> None:
     """The actions do not matter to these environments, so groups see what all of them see together."""
 
     def block_of(*lengths: int) -> Block:
-        stepper, recorder = stepper_of(SAME, wrap, lengths), BlockRecorder()
+        stepper = stepper_of(SAME, wrap, lengths)
+        recorder = recorder_for(stepper, [Column("length", (), np.int64)])
         acted = ActArrays(
             action=np.zeros(len(lengths), np.int64),
             logprob=np.array(lengths, np.float32),
@@ -202,7 +209,7 @@ def test_the_blocks_of_groups_are_joined_to_one_of_all_rows(wrap: Any) -> None:
 def test_a_block_that_does_not_fit_is_refused() -> None:
     settings, stepper = ROLLOUTS["ppo"], stepper_of(SAME, None)
     parts = build_parts(settings, stepper.spec)
-    recorder = Twice(parts.source)
+    recorder = Twice(parts.source, stepper)
     LocalSampler(stepper, parts.actor.explorer, recorder).collect(STEPS, Progress(total_timesteps=100))
     with pytest.raises(IndexError, match="a block of 12 steps does not fit into the 0 rows that are left"):
         parts.source.record_block(recorder.block.take())
@@ -211,7 +218,8 @@ def test_a_block_that_does_not_fit_is_refused() -> None:
 def test_a_block_recorder_takes_blocks_too() -> None:
     settings, stepper = ROLLOUTS["recurrent_ppo"], stepper_of(SAME, Nested)
     parts = build_parts(settings, stepper.spec)
-    first, second = Twice(parts.source), BlockRecorder()
+    columns = parts.actor.explorer.columns
+    first, second = Twice(parts.source, stepper, columns), recorder_for(stepper, columns)
     LocalSampler(stepper, parts.actor.explorer, first).collect(STEPS, Progress(total_timesteps=100))
     block = first.block.take()
     second.record_block(block)

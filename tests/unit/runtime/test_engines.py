@@ -13,7 +13,7 @@ from rl_training.core.types import Progress
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import NOT_RESUMABLE, VectorStepper
 from rl_training.experiment.building import build_parts
-from rl_training.runtime.engines import LocalEngine
+from rl_training.runtime.engines.local import LocalEngine
 from rl_training.runtime.sampler import saved_envs
 
 CONFIG = TrainConfig(algo="recurrent_ppo", env_id="Drawing", seed=3, num_envs=2).with_overrides(
@@ -28,7 +28,7 @@ def make_engine() -> LocalEngine:
 def equipped() -> tuple[Any, Any]:
     engine = make_engine()
     parts = build_parts(CONFIG, engine.spec)
-    return engine.make_sampler(parts.actor.explorer, parts.source), parts.source
+    return engine.make_sampler(parts.actor, parts.source), parts.source
 
 
 def collected(sampler: Any, source: Any) -> dict[str, torch.Tensor]:
@@ -91,6 +91,6 @@ def test_the_environments_of_a_checkpoint_are_found_in_its_sampler() -> None:
     sampler, _ = equipped()
     sampler.start()
     state = {"sampler": sampler.state_dict()}
-    assert saved_envs(state)["lengths"] == [0, 0]
-    assert saved_envs({"model": {}}) == {}
+    assert [envs["lengths"] for envs in saved_envs(state)] == [[0, 0]]
+    assert saved_envs({"model": {}}) == []
     np.testing.assert_array_equal(sampler.rows.envs, [0, 1])

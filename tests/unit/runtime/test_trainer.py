@@ -30,6 +30,9 @@ class Fakes:
         self.events.append(("collect", progress.timesteps))
         return Collected(num_steps, [])
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
     def batches(self, progress: Progress) -> Iterator[int]:
         yield from range(self.num_batches)
 

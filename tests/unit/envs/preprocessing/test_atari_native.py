@@ -116,7 +116,7 @@ def built(**settings: Any) -> tuple[VectorStepper, ScriptedGames]:
     assert isinstance(env, NativeAtari)
     stepper = VectorStepper(env, seed=1)
     stepper.reset()
-    return stepper, env._games
+    return stepper, env._games._games
 
 
 def script(*lives: tuple[int, int]) -> None:
@@ -155,7 +155,7 @@ def test_the_games_get_what_the_config_says_and_nothing_that_is_done_here() -> N
 def test_actions_stick_as_the_id_says_unless_they_are_told_otherwise() -> None:
     env = make_vector_env(replace(config(), env_kwargs={}))
     assert isinstance(env, NativeAtari)
-    assert env._games.settings["repeat_action_probability"] == 0.25
+    assert env._games._games.settings["repeat_action_probability"] == 0.25
 
 
 def test_a_stack_begins_with_its_first_frame_repeated_and_shows_the_oldest_first() -> None:
@@ -289,7 +289,7 @@ def test_every_game_has_a_seed_of_its_own_that_ale_can_take() -> None:
     assert isinstance(env, NativeAtari)
     env.reset(seed=2**32 - 1)
     env.reset()
-    big, none = env._games.seeds
+    big, none = env._games._games.seeds
     assert all(0 <= seed < 2**31 for seed in big)
     assert none is None
 
