@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 WORLD := .venv-world
 EXTRAS := .venv-extras
+CLUSTER := .venv-cluster
 FOREIGN := .venv-foreign
 # tests that run at the same time: as many as there are cores
 WORKERS ?= 2
@@ -15,7 +16,7 @@ IN_FOREIGN := $(FOREIGN)/bin/python -m pip install --quiet --disable-pip-version
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH_PIP := $(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train check test test-extras durations lint learn bench bench-ours bench-threads replay-memory chaos chaos-foreign hostile parity pixels-peer traces world zoo-smoke clean
+.PHONY: train check test test-extras cluster durations lint learn bench bench-ours bench-threads replay-memory chaos chaos-foreign hostile parity pixels-peer traces world zoo-smoke clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -33,6 +34,11 @@ test-extras: $(EXTRAS)/.installed
 	$(EXTRAS)/bin/python -m pytest -m extra --junitxml=$(EXTRAS)/tests.xml
 	$(EXTRAS)/bin/python scripts/test_report.py --kind extras --files $(EXTRAS)/tests.xml --output results/test_extras.md
 
+# the tests that start Ray clusters on this machine and kill parts of them; writes results/cluster.md
+cluster: $(CLUSTER)/.installed
+	$(CLUSTER)/bin/python -m pytest -m cluster --junitxml=$(CLUSTER)/tests.xml
+	$(CLUSTER)/bin/python scripts/test_report.py --kind cluster --files $(CLUSTER)/tests.xml --output results/cluster.md
+
 # the whole suite with the time of every test; writes results/test_durations.md
 durations: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --junitxml=$(VENV)/tests.xml
@@ -48,6 +54,11 @@ learn: $(VENV)/.installed-dev
 	$(BIN)/python scripts/learn.py
 	$(BIN)/python scripts/pixels.py
 	$(BIN)/python scripts/masks.py
+
+# the same with rollouts of an older policy: lag 0, 1 and free side by side; writes results/learning_lag.md
+.PHONY: learn-lag
+learn-lag: $(VENV)/.installed-dev
+	$(BIN)/python scripts/learn_lag.py
 
 # Ours and the peers, in a virtual environment of their own; ROWS and ROUNDS as in `bench.py --help`.
 # With BASE=<commit>: this tree and that commit in turns, without peers.
@@ -69,6 +80,36 @@ bench-ours: $(VENV)/.installed-dev
 bench-threads: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/threads.py $(if $(ROUNDS),--rounds $(ROUNDS))
 
+# one process beside several on two cores; ROWS and ROUNDS as in `scale.py --help`; writes results/scale.md
+.PHONY: scale
+scale: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/scale.py $(if $(ROWS),--rows $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+# what `rl-training plan` predicts for the same rows; commit it before the measurement, and compare afterwards with
+# COMPARE=1; writes results/scale_plan.md
+.PHONY: scale-plan
+scale-plan: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/scale_plan.py $(if $(ROWS),--rows $(ROWS)) $(if $(COMPARE),--compare)
+
+# the same beside Sample Factory and RLlib, each in a virtual environment of its own: they need other versions of
+# Gymnasium and NumPy; writes results/scale_peers.md
+.PHONY: peers-scale
+peers-scale: $(VENV)/.installed-dev .venv-sample-factory/.installed .venv-rllib/.installed
+	$(BIN)/python benchmarks/scale_peers.py $(if $(TASKS),--tasks $(TASKS)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+# torch must come first and stay, or a build for GPUs is fetched
+.venv-%/.installed: benchmarks/peer_runners/%.txt
+	@echo "Installing into .venv-$* (a few minutes the first time)"
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# the scheduler with hundreds of hosts on a virtual clock; writes results/virtual_scale.md
+.PHONY: virtual-scale
+virtual-scale: $(VENV)/.installed-dev
+	$(BIN)/python scripts/virtual_scale.py
+
 replay-memory: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
 	$(BIN)/python scripts/replay_memory.py
@@ -79,6 +120,11 @@ hostile: $(VENV)/.installed-dev
 
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python scripts/chaos.py
+
+# samplers, learner ranks, fork servers, drivers and whole trees are killed or stopped; writes results/chaos_engines.md
+.PHONY: chaos-engines
+chaos-engines: $(VENV)/.installed-dev
+	$(BIN)/python scripts/chaos_engines.py
 
 # the same in environments of other packages; writes results/chaos_foreign.md
 chaos-foreign: $(FOREIGN)/.installed
@@ -140,7 +186,14 @@ $(EXTRAS)/.installed: pyproject.toml constraints.txt
 	@echo "Installing what the tests in test-extras need into $(EXTRAS) (a few minutes the first time)"
 	$(PYTHON) -m venv $(EXTRAS)
 	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		-e ".[dev,mujoco,box2d,video,wandb,atari,minigrid,bench]" minatar==1.0.15 popgym==1.0.7 pandas==2.3.3 rliable==1.2.0
+		-e ".[dev,mujoco,box2d,video,wandb,atari,minigrid,bench,envpool]" minatar==1.0.15 popgym==1.0.7 pandas==2.3.3 rliable==1.2.0
+	@touch $@
+
+$(CLUSTER)/.installed: pyproject.toml constraints.txt
+	@echo "Installing Ray and what its tests need into $(CLUSTER) (a few minutes the first time)"
+	$(PYTHON) -m venv $(CLUSTER)
+	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		-e ".[dev,mujoco,ray]"
 	@touch $@
 
 # without a resolver, as scripts/chaos_foreign_requirements.txt says
@@ -152,4 +205,4 @@ $(FOREIGN)/.installed: pyproject.toml constraints.txt scripts/chaos_foreign_requ
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(FOREIGN) runs
+	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) runs

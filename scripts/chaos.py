@@ -25,14 +25,16 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
 import yaml
+from safetensors.numpy import load_file
 
 from rl_training.experiment.checkpoints.folders import read_pointer
 from rl_training.experiment.files import write_json, write_text
@@ -360,8 +362,17 @@ def main(args: Args) -> int:
     return 1 if any(trial.differences for trial in trials) else 0
 
 
-def torture_all(chosen: Sequence[Scenario], kills: int, seed: int, finished: Finished) -> list[Trial]:
-    """Spread the kills over scenarios, two at a time; those in `finished` are not repeated."""
+def torture_all(
+    chosen: Sequence[Scenario],
+    kills: int,
+    seed: int,
+    finished: Finished,
+    how: Callable[[Any, int, float, Path], Trial] | None = None,
+) -> list[Trial]:
+    """Spread the kills over scenarios, two at a time; those in `finished` are not repeated.
+
+    `how` tortures one scenario; by default `torture` does.
+    """
     rng = random.Random(seed)
     shares = [kills // len(chosen) + (i < kills % len(chosen)) for i in range(len(chosen))]
     jobs = [(scenario, share, rng.random()) for scenario, share in zip(chosen, shares, strict=True)]
@@ -370,7 +381,7 @@ def torture_all(chosen: Sequence[Scenario], kills: int, seed: int, finished: Fin
         known = finished.get(*job)
         if known is not None:
             return known
-        trial = torture(*job, Path(folder))
+        trial = (how or torture)(*job, Path(folder))
         finished.put(trial, *job[1:])
         return trial
 
@@ -536,28 +547,45 @@ class Victim:
         return find_run_dir(self.output) / "checkpoints"
 
 
+NOTHING: Mapping[str, str] = {}
+
+
 def _step(name: str) -> int:
     return int(name.removeprefix("step_"))
 
 
-def start(scenario: Scenario, output: Path, marker: Path | None = None) -> subprocess.Popen[str]:
-    """Start a run in a process of its own."""
+def start(
+    scenario: Scenario,
+    output: Path,
+    marker: Path | None = None,
+    *,
+    more: Sequence[str] = (),
+    variables: Mapping[str, str] = NOTHING,
+) -> subprocess.Popen[str]:
+    """Start a run in a process of its own, with `more` flags and environment variables."""
     flags = [*scenario.flags, *scenario.cadence, "--total-timesteps", str(scenario.timesteps), "--seed", "3"]
-    return launch(["train", *flags, "--output-dir", str(output), "--quiet"], marker)
+    return launch(["train", *flags, *more, "--output-dir", str(output), "--quiet"], marker, variables)
 
 
 def resume(
-    run_dir: Path, marker: Path | None = None, *, extended_to: int | None = None
+    run_dir: Path,
+    marker: Path | None = None,
+    *,
+    extended_to: int | None = None,
+    more: Sequence[str] = (),
+    variables: Mapping[str, str] = NOTHING,
 ) -> subprocess.Popen[str]:
-    """Resume a run in a process of its own."""
+    """Resume a run in a process of its own, with `more` flags and environment variables."""
     flags = [] if extended_to is None else ["--total-timesteps", str(extended_to)]
-    return launch(["resume", str(run_dir), *flags, "--quiet"], marker)
+    return launch(["resume", str(run_dir), *flags, *more, "--quiet"], marker, variables)
 
 
-def launch(arguments: list[str], marker: Path | None = None) -> subprocess.Popen[str]:
+def launch(
+    arguments: list[str], marker: Path | None = None, variables: Mapping[str, str] = NOTHING
+) -> subprocess.Popen[str]:
     """Start the command line in a process group of its own; with `marker`, one that notes what it does there."""
     paths = [str(ROOT / "scripts"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    environment = os.environ | dict(variables) | {"PYTHONPATH": os.pathsep.join(paths)}
     program = ["-m", "rl_training.cli"]
     if marker is not None:
         environment["CHAOS_MARKER"] = str(marker)
@@ -591,23 +619,28 @@ def find_run_dir(output: Path) -> Path:
     return run_dir
 
 
-def compare(reference: Path, run_dir: Path) -> list[str]:
-    """Return what differs between two finished runs."""
+def compare(reference: Path, run_dir: Path, *, more_checkpoints: bool = False) -> list[str]:
+    """Return what differs between two finished runs.
+
+    With `more_checkpoints`, that one of them has written at a signal, its replay data is divided into other files: then
+    the rows are compared, and not the files.
+    """
     found = []
     final = read_pointer(reference / "checkpoints", "last")
-    saved = [hashes(folder / "checkpoints", str(final)) for folder in (reference, run_dir)]
+    read = rows_and_files if more_checkpoints else hashes
+    saved = [read(folder / "checkpoints", str(final)) for folder in (reference, run_dir)]
     for name in sorted(saved[0].keys() | saved[1].keys()):
         if saved[0].get(name) != saved[1].get(name):
             found.append(f"{run_dir.name}: {name}")
     for name in ("last", "best"):
         if read_pointer(reference / "checkpoints", name) != read_pointer(run_dir / "checkpoints", name):
             found.append(f"{run_dir.name}: {name}")
-    for name, read in (
+    for name, rows_of in (
         ("metrics.csv", csv_rows),
         ("metrics.jsonl", json_rows),
         ("evaluations.jsonl", json_rows),
     ):
-        if read(reference / name) != read(run_dir / name):
+        if rows_of(reference / name) != rows_of(run_dir / name):
             found.append(f"{run_dir.name}: {name}")
     return found
 
@@ -619,6 +652,22 @@ def hashes(checkpoints: Path, name: str) -> dict[str, str]:
         path.relative_to(checkpoints).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in files
     }
+
+
+def rows_and_files(checkpoints: Path, name: str) -> dict[str, str]:
+    """Return the hash of every tensor file of a checkpoint, and of every column of the replay rows that it needs."""
+    found = {path: each for path, each in hashes(checkpoints, name).items() if not path.startswith("replay/")}
+    manifest = json.loads((checkpoints / name / "manifest.json").read_text(encoding="utf-8"))
+    for kind, entry in manifest["facts"].get("replay", {}).items():
+        columns: dict[str, list[Any]] = {}
+        for segment in entry["segments"]:
+            for column, rows in load_file(checkpoints / "replay" / segment["name"]).items():
+                columns.setdefault(column, []).append(rows)
+        first = entry["total_rows"] - entry["kept_rows"] - entry["segments"][0]["start"]
+        for column, parts in columns.items():
+            kept = np.ascontiguousarray(np.concatenate(parts)[first:])
+            found[f"replay {kind} {column}"] = f"{kept.dtype}{kept.shape}{hashlib.sha256(kept).hexdigest()}"
+    return found
 
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
@@ -646,8 +695,8 @@ def report(trials: list[Trial]) -> str:
     return "\n".join(["# Chaos", "", f"Made by `make chaos`: {WHAT_IS_COMPARED}", "", *table(trials)])
 
 
-def table(trials: list[Trial]) -> list[str]:
-    """Return the lines of a report that tell kills and differences."""
+def table(trials: list[Trial], columns: Mapping[str, str] = PLACES, what: str = "kills") -> list[str]:
+    """Return the lines of a report that tell kills, by column, and differences."""
     differences = [difference for trial in trials for difference in trial.differences]
     everything = Trial(
         Scenario("all", ("all",)),
@@ -656,22 +705,24 @@ def table(trials: list[Trial]) -> list[str]:
         differences,
     )
     lines = [
-        f"| runs | kills | {' | '.join(PLACES.values())} | differences |",
-        f"|---|---|{'---|' * len(PLACES)}---|",
-        *[_line(trial.scenario.title, trial) for trial in trials],
-        _line("**all**", everything),
-        "",
-        "What the kills were aimed at: "
-        + ", ".join(f"{aim} {count}" for aim, count in Counter(everything.aims).most_common())
-        + ".",
+        f"| runs | {what} | {' | '.join(columns.values())} | differences |",
+        f"|---|---|{'---|' * len(columns)}---|",
+        *[_line(trial.scenario.title, trial, columns) for trial in trials],
+        _line("**all**", everything, columns),
         "",
     ]
+    if everything.aims:
+        counts = Counter(everything.aims).most_common()
+        lines += [
+            f"What the kills were aimed at: {', '.join(f'{aim} {count}' for aim, count in counts)}.",
+            "",
+        ]
     return lines + [f"- {difference}" for difference in differences]
 
 
-def _line(title: str, trial: Trial) -> str:
+def _line(title: str, trial: Trial, columns: Mapping[str, str]) -> str:
     places = Counter(trial.kills)
-    cells = [len(trial.kills), *(places[place] for place in PLACES), len(trial.differences)]
+    cells = [len(trial.kills), *(places[place] for place in columns), len(trial.differences)]
     return f"| {title} | {' | '.join(str(cell) for cell in cells)} |"
 
 

@@ -7,7 +7,7 @@ run is kept as long as its settings stay the same; delete `results/learning_gate
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -263,22 +263,33 @@ GATES = (
 def main(names: list[str]) -> int:
     """Run the gates, write the table, and return 1 if one of them fails."""
     gates = [gate for gate in GATES if not names or gate.name in names]
-    results = json.loads(DATA.read_text()) if DATA.exists() else {}
-    run_missing(results, [(gate, seed) for gate in gates for seed in gate.seeds])
-    retried = [gate for gate in gates if not passes(gate, results) and gate.retry_seeds]
-    run_missing(results, [(gate, seed) for gate in retried for seed in gate.retry_seeds])
+    results = run_gates(gates, DATA)
     write_table(results)
+    return report(gates, results)
+
+
+def run_gates(gates: Sequence[Gate], data: Path) -> dict[str, Any]:
+    """Train what has no result in the file `data` yet, and the retries that are due; return all results."""
+    results: dict[str, Any] = json.loads(data.read_text()) if data.exists() else {}
+    run_missing(results, [(gate, seed) for gate in gates for seed in gate.seeds], data)
+    retried = [gate for gate in gates if not passes(gate, results) and gate.retry_seeds]
+    run_missing(results, [(gate, seed) for gate in retried for seed in gate.retry_seeds], data)
+    return results
+
+
+def report(gates: Sequence[Gate], results: dict[str, Any]) -> int:
+    """Print the verdicts; return 1 if a gate fails."""
     for gate in gates:
         print(f"{gate.name:<20} {'passed' if passes(gate, results) else 'FAILED'}  {scores(gate, results)}")
     return 0 if all(passes(gate, results) for gate in gates) else 1
 
 
-def run_missing(results: dict[str, Any], jobs: list[tuple[Gate, int]]) -> None:
+def run_missing(results: dict[str, Any], jobs: list[tuple[Gate, int]], data: Path) -> None:
     """Train what has no result yet, two processes at a time, and save after each; interrupted runs are resumed."""
     missing = [(gate, seed) for gate, seed in jobs if key(gate, seed) not in results]
     if not missing:
         return
-    board = Saving(results, {job_of(*each).key: each for each in missing})
+    board = Saving(results, {job_of(*each).key: each for each in missing}, data)
     done = launch([job_of(*each) for each in missing], RUNS, processes=2, retry_failed=True, board=board)
     if done.stopped_by is not None:
         sys.exit(128 + done.stopped_by)
@@ -289,9 +300,11 @@ def run_missing(results: dict[str, Any], jobs: list[tuple[Gate, int]]) -> None:
 class Saving(PlainBoard):
     """Evaluates a run as soon as it is finished, and saves the result."""
 
-    def __init__(self, results: dict[str, Any], waiting: dict[str, tuple[Gate, int]]) -> None:
+    def __init__(
+        self, results: dict[str, Any], waiting: dict[str, tuple[Gate, int]], data: Path = DATA
+    ) -> None:
         super().__init__()
-        self.results, self.waiting = results, waiting
+        self.results, self.waiting, self.data = results, waiting, data
 
     def event(self, state: JobState) -> None:
         """Print the event, and store the result of a finished run."""
@@ -300,8 +313,8 @@ class Saving(PlainBoard):
         if state.status == "finished" and run_dir is not None:
             gate, seed = self.waiting[state.job.key]
             self.results[key(gate, seed)] = result = result_of(gate, run_dir)
-            DATA.parent.mkdir(exist_ok=True)
-            write_json(DATA, self.results)
+            self.data.parent.mkdir(exist_ok=True)
+            write_json(self.data, self.results)
             JobFolder(RUNS).release(state.job)
             print(f"{gate.name} seed {seed}: {result['score']:.1f} in {result['seconds']:.0f} s", flush=True)
 
@@ -323,6 +336,18 @@ def result_of(gate: Gate, run_dir: Path) -> dict[str, Any]:
         "seconds": rows[-1]["time/time_elapsed"],
         "curve": curve,
         "versions": versions(),
+    } | lags_of(rows)
+
+
+def lags_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean and the largest lag of a run, in updates, and the rollouts it dropped; {} without lag."""
+    measured = [row for row in rows if row.get("rollout/policy_lag_mean") is not None]
+    if not measured:
+        return {}
+    return {
+        "lag_mean": sum(row["rollout/policy_lag_mean"] for row in measured) / len(measured),
+        "lag_max": max(row["rollout/policy_lag_max"] for row in measured),
+        "dropped": max(row.get("rollout/dropped", 0.0) for row in measured),
     }
 
 

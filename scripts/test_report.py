@@ -1,6 +1,6 @@
-"""Writes what pytest reported in JUnit files as a page: the slowest tests, or the tests that need extra packages.
+"""Writes what pytest reported in JUnit files as a page: the slowest tests, or those with extra packages or clusters.
 
-`make durations` and `make test-extras` call it.
+`make durations`, `make test-extras` and `make cluster` call it.
 """
 
 import sys
@@ -16,7 +16,17 @@ import tyro
 
 from rl_training.experiment.files import write_text
 
-EXTRA_PACKAGES = ("minigrid", "minatar", "popgym", "pandas", "rliable", "stable-baselines3", "sb3-contrib")
+EXTRA_PACKAGES = (
+    "minigrid",
+    "minatar",
+    "popgym",
+    "pandas",
+    "rliable",
+    "stable-baselines3",
+    "sb3-contrib",
+    "envpool",
+)
+CLUSTER_PACKAGES = ("ray", "torch", "gymnasium")
 SLOWEST = 50
 
 
@@ -94,6 +104,28 @@ def extras(cases: Sequence[Case]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def cluster(cases: Sequence[Case]) -> str:
+    """Return `results/cluster.md`."""
+    lines = [
+        "# Tests on Ray clusters",
+        "",
+        "`make test` skips these tests. `make cluster` installs Ray into an environment of its own, runs them on "
+        "clusters that they start on this machine, and writes this page.",
+        "",
+        "| package | version |",
+        "|---|---|",
+        *(f"| {name} | {_version(name)} |" for name in CLUSTER_PACKAGES),
+        "",
+        "| test | outcome | seconds |",
+        "|---|---|---:|",
+        *(f"| `{case.name.replace('|', '/')}` | {case.outcome} | {case.seconds:.0f} |" for case in cases),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"durations": durations, "extras": extras, "cluster": cluster}
+
+
 def _version(name: str) -> str:
     try:
         return version(name)
@@ -101,11 +133,11 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def main(kind: Literal["durations", "extras"], files: list[Path], output: Path) -> int:
-    """Write the page; the exit code is 1 if a test failed, or if one that needs extra packages was skipped."""
+def main(kind: Literal["durations", "extras", "cluster"], files: list[Path], output: Path) -> int:
+    """Write the page; the exit code is 1 if a test failed, or if one was skipped although its packages are there."""
     cases = [case for path in files for case in read_cases(path)]
-    write_text(output, durations(cases) if kind == "durations" else extras(cases))
-    bad = ("failed", "skipped") if kind == "extras" else ("failed",)
+    write_text(output, PAGES[kind](cases))
+    bad = ("failed",) if kind == "durations" else ("failed", "skipped")
     return int(any(case.outcome.startswith(bad) for case in cases))
 
 

@@ -45,7 +45,9 @@ def main(names: list[str], folder: Path = FOLDER, processes: int = 2) -> int:
     """Train them, and return 1 if one fails."""
     jobs = [Job(name, smoke_config(name)) for name in names or presets()]
     again = "make zoo-smoke"
-    return run_jobs(jobs, folder, processes=processes, retry_failed=True, again=again, retry=again)[1]
+    return run_jobs(
+        jobs, folder, launching={"processes": processes, "retry_failed": True}, again=again, retry=again
+    )[1]
 
 
 if __name__ == "__main__":
