@@ -1,7 +1,7 @@
 """One process beside several on the same cores: `make scale`, or `python benchmarks/scale.py`.
 
-Every side of a row (`scale_rows.py`) trains in a fresh process, in turns whose order changes from round to round; the
-ratio to the default is taken within each round. Steps per second are those of training alone: from the end of one
+Every side of a row (`scale_rows.py`) trains in a fresh process, in turns whose order changes from round to round;
+ratios are taken within each round. Steps per second are those of training alone: from the end of one
 update to the end of a later one, by the clock of the process that learns, without start-up, the first seconds,
 evaluations and checkpoints. All processes of a side share the same two cores, and a side whose engine started no
 process although its settings ask for it has no figure.
@@ -22,7 +22,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from scale_rows import DEFAULT, ROWS, THREADS, Row
+from scale_rows import ROWS, Row
 from summary import figure, ratio
 
 HERE = Path(__file__).resolve().parent
@@ -162,12 +162,13 @@ def lines_of(row: Row, rounds: list[dict[str, Any]]) -> list[str]:
         errors = [found[side]["error"] for found in rounds if "error" in found.get(side, {})]
         whole = [found for found in rounds if "steps_per_second" in found.get(side, {})]
         if errors or not whole:
-            lines.append(f"| {side} | {shown} | {(errors or ['not measured'])[0].replace('|', '/')} | | |")
+            told = (errors or ["not measured"])[0].replace("|", "/")
+            lines.append(f"| {side} | {shown} | {told} |{' |' * len(row.compared)}")
             continue
         speed = figure(found[side]["steps_per_second"] for found in whole).text()
         cells = [
             ratio(both, "steps_per_second", side, other).text(".2f") if both and side != other else ""
-            for other in (DEFAULT, THREADS)
+            for other in row.compared
             for both in [[found for found in whole if "steps_per_second" in found.get(other, {})]]
         ]
         lines.append(f"| {side} | {shown} | {speed} | {' | '.join(cells)} |")
@@ -184,14 +185,19 @@ def report(kept: dict[str, Any]) -> str:
         "(least to greatest). All sides of a row take turns in fresh processes on the same cores, and ratios are taken "
         "within a round. Time counts from the end of an update to the end of a later one, by the clock of the process "
         "that learns: start-up, the first seconds, evaluations and checkpoints are excluded. `default` is one process "
-        "with one thread. Renewed by `make scale`.",
+        "with `num_threads: auto`, whose updates borrow an idle core where that changes no bit. Renewed by `make "
+        "scale`.",
     ]
     for name, row in ROWS.items():
         if name not in kept:
             continue
         rounds = kept[name]["rounds"]
-        text.append(f"\n## {row.title}\n\n{row.num_envs} environments, {len(rounds)} rounds.\n")
-        text.append("| side | settings | steps/s | / default | / two threads |\n|---|---|---|---|---|")
+        environments = "1 environment" if row.num_envs == 1 else f"{row.num_envs} environments"
+        text.append(
+            f"\n## {row.title}\n\n{environments}, {settings_text(row.settings)}; {len(rounds)} rounds.\n"
+        )
+        columns = ["side", "settings", "steps/s", *(f"/ {other}" for other in row.compared)]
+        text.append(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
         text += lines_of(row, rounds)
     return "\n".join(text) + "\n"
 

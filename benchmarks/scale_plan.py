@@ -1,7 +1,7 @@
 """What `rl-training plan` predicts for the rows of `make scale`, and how far the measurements are from it.
 
-`make scale-plan` measures the costs of every row in one process and writes the predictions for two cores, and for 8, 64
-and 512, to `results/scale_plan.json`. With `--compare`, nothing is measured: `results/scale_plan.md` gets the
+`make scale-plan` measures the costs of every row for a few seconds and writes the predictions for two cores, and for 8,
+64 and 512, to `results/scale_plan.json`. With `--compare`, nothing is measured: `results/scale_plan.md` gets the
 predictions beside those of `results/scale.json`. Commit the predictions before you run `make scale`. Run it on a
 machine that does nothing else.
 """
@@ -21,8 +21,10 @@ from summary import ratio
 
 PREDICTED, TABLE = ROOT / "results" / "scale_plan.json", ROOT / "results" / "scale_plan.md"
 MORE_CORES = (8, 64, 512)
-SITTINGS = 3
+REPEATS = 3
 """Measurements of the costs of a row, each in a fresh process; the median prediction counts."""
+CLOSE = 0.15
+"""Largest relative error of a prediction that counts as close."""
 
 
 def layout_of(settings: dict[str, Any]) -> Any:
@@ -31,6 +33,8 @@ def layout_of(settings: dict[str, Any]) -> Any:
 
     names = ("engine", "env_groups", "lag", "learner_shards", "num_threads")
     found = {name: settings[name] for name in names if name in settings}
+    if found.get("lag") == "free":  # about as fast as 1
+        found["lag"] = 1
     if found["engine"] == "process":
         found["num_samplers"] = settings.get("num_samplers", min(found["env_groups"], CORES))
         found["num_learners"] = min(found["learner_shards"], CORES)
@@ -73,13 +77,26 @@ def measured_apart(name: str) -> dict[str, Any]:
     return found
 
 
-def median_of(sittings: list[dict[str, Any]]) -> dict[str, Any]:
+def median_of(repeats: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the sitting whose predictions are in the middle, with the median prediction of every side."""
-    middle = sorted(sittings, key=lambda each: each["sides"][DEFAULT]["steps_per_second"])[len(sittings) // 2]
+    middle = sorted(repeats, key=lambda each: each["sides"][DEFAULT]["steps_per_second"])[len(repeats) // 2]
     for side, found in middle["sides"].items():
         for number in ("steps_per_second", "speedup"):
-            found[number] = statistics.median(each["sides"][side][number] for each in sittings)
+            found[number] = statistics.median(each["sides"][side][number] for each in repeats)
     return middle
+
+
+def errors(kept: dict[str, Any], measured: dict[str, Any]) -> list[float]:
+    """Return the relative errors of all predictions that were measured."""
+    found = []
+    for name, row in kept.items():
+        rounds = measured.get(name, {}).get("rounds", [])
+        for side, guess in row["sides"].items():
+            sides = (side, DEFAULT)
+            whole = [each for each in rounds if all("steps_per_second" in each.get(one, {}) for one in sides)]
+            if side != DEFAULT and whole:
+                found.append(guess["speedup"] / ratio(whole, "steps_per_second", side, DEFAULT).median - 1)
+    return found
 
 
 def compared(kept: dict[str, Any], measured: dict[str, Any]) -> list[str]:
@@ -125,13 +142,17 @@ def report(kept: dict[str, Any], measured: dict[str, Any]) -> str:
     from rl_training.experiment.logs.metadata import machine
     from rl_training.experiment.planning import ASSUMPTIONS
 
+    found = errors(kept, measured)
+    close = sum(abs(error) <= CLOSE for error in found)
+    told = f"{close} of {len(found)} are within {CLOSE:.0%}." if found else "Nothing was measured yet."
     return "\n".join(
         [
             "# Predicted and measured speed\n",
-            f"The speed-up over one process that `rl-training plan --cores {CORES}` predicts from a few seconds in one "
-            f"process, beside the one that `make scale` measured on {CORES} cores of {machine()['processor']}. The "
-            f"predictions are medians of {SITTINGS} sittings and were committed before the measurement. Settings are "
-            "those of [the measurement](scale.md). Renewed by `make scale-plan`.\n",
+            f"The speed-up over the default that `rl-training plan --cores {CORES}` predicts from a few seconds of "
+            f"measurement, beside the one that `make scale` measured afterwards on {CORES} cores of "
+            f"{machine()['processor']}. Predictions are medians of {REPEATS} measurements. {told} Settings are those "
+            "of [the measurement](scale.md). Renewed by `make scale-plan`, then `make scale`, then `make scale-plan "
+            "COMPARE=1`.\n",
             "| task | settings | predicted | measured | predicted / measured |\n|---|---|---|---|---|",
             *compared(kept, measured),
             "\n## More cores than were measured\n",
@@ -160,7 +181,7 @@ def main() -> None:
         return
     kept = json.loads(PREDICTED.read_text(encoding="utf-8")) if PREDICTED.exists() else {}
     for name in [] if flags.compare else flags.rows.split(","):
-        kept[name] = median_of([measured_apart(name) for _ in range(SITTINGS)])
+        kept[name] = median_of([measured_apart(name) for _ in range(REPEATS)])
         told = {side: round(each["speedup"], 2) for side, each in kept[name]["sides"].items()}
         print(f"{name}: {told}", flush=True)
         PREDICTED.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")

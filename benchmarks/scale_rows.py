@@ -1,6 +1,7 @@
 """What `make scale` measures: per row a task, the default settings, and the candidates beside it.
 
-A candidate is a dict of settings: edit it here. `DEFAULT` is one process and one thread; `THREADS` the same with two.
+A candidate is a dict of settings: edit it here. `DEFAULT` is one process, whose updates borrow idle cores where that
+changes no bit (`num_threads: auto`); `ONE_THREAD` and `THREADS` are the same with one and two threads.
 """
 
 from dataclasses import asdict, dataclass
@@ -8,9 +9,13 @@ from typing import Any
 
 from rows import BREAKOUT_PPO, CARTPOLE_PPO, CHEETAH_SAC
 
-DEFAULT, THREADS = "default", "two threads"
+DEFAULT, ONE_THREAD, THREADS, ASYNC = "default", "one thread", "two threads", "env_backend async"
 LOCAL: dict[str, Any] = {"engine": "local", "num_threads": 1}
-SIDES: dict[str, dict[str, Any]] = {DEFAULT: LOCAL, THREADS: LOCAL | {"num_threads": 2}}
+SIDES: dict[str, dict[str, Any]] = {
+    DEFAULT: {"engine": "local"},
+    ONE_THREAD: LOCAL,
+    THREADS: LOCAL | {"num_threads": 2},
+}
 """The sides of every row."""
 
 
@@ -33,6 +38,11 @@ class Row:
         one_thread = {"num_threads": 1}
         return SIDES | {name: changes | one_thread for name, changes in self.candidates.items()}
 
+    @property
+    def compared(self) -> list[str]:
+        """The sides that all others are compared with."""
+        return [side for side in (DEFAULT, ONE_THREAD, THREADS, ASYNC) if side in self.sides]
+
     def key(self) -> dict[str, Any]:
         """Return what must be equal for earlier rounds to count, as plain data."""
         found = asdict(self)
@@ -40,7 +50,7 @@ class Row:
         return found | {"sides": self.sides}
 
 
-def processes(groups: int, lag: int, shards: int = 1, **more: Any) -> dict[str, Any]:
+def processes(groups: int, lag: int | str, shards: int = 1, **more: Any) -> dict[str, Any]:
     """Return the settings of engine process."""
     return {"engine": "process", "env_groups": groups, "lag": lag, "learner_shards": shards} | more
 
@@ -48,10 +58,11 @@ def processes(groups: int, lag: int, shards: int = 1, **more: Any) -> dict[str, 
 USUAL: dict[str, dict[str, Any]] = {
     "2 groups, lag 0": processes(2, 0),
     "2 groups, lag 1": processes(2, 1),
+    "2 groups, lag free": processes(2, "free"),
     "2 groups, lag 0, 2 shards": processes(2, 0, 2),
 }
 BESIDE_ASYNC: dict[str, dict[str, Any]] = {
-    "env_backend async": LOCAL | {"env_backend": "async"},
+    ASYNC: LOCAL | {"env_backend": "async"},
     "2 groups, lag 0": processes(2, 0),
     "2 groups, lag 1": processes(2, 1),
     "1 group, lag 1": processes(1, 1),

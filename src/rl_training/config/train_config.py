@@ -31,6 +31,8 @@ OF_THE_MACHINE = (
     "engine", "num_samplers", "num_learners", "max_sampler_restarts", "ray_address", "ray_resources", "ray_placement",
 )  # fmt: skip
 """Settings that never change a result, so that a run may be resumed with others."""
+MAX_SAMPLERS, MAX_LEARNERS = 2**12, 2**10
+"""Largest `num_samplers`; largest `num_learners` and `learner_shards`."""
 OF_RAY: dict[str, Any] = {"ray_address": None, "ray_resources": {}, "ray_placement": "spread"}
 """Settings of the engine `ray` alone, and their defaults."""
 NOT_IN_FINGERPRINT = (
@@ -278,11 +280,11 @@ class TrainConfig(CheckedConfig):
 
     def _engine_problems(self) -> list[str]:
         found = [
-            *self.outside("learner_shards", 1, 1024),
+            *self.outside("learner_shards", 1, MAX_LEARNERS),
             *self.not_positive("max_policy_lag"),
             *self.negative("max_sampler_restarts"),
-            *([] if self.num_samplers == "auto" else self.outside("num_samplers", 0, 2**12)),
-            *([] if self.num_learners == "auto" else self.outside("num_learners", 1, 2**10)),
+            *([] if self.num_samplers == "auto" else self.outside("num_samplers", 0, MAX_SAMPLERS)),
+            *([] if self.num_learners == "auto" else self.outside("num_learners", 1, MAX_LEARNERS)),
         ]
         if not 1 <= self.env_groups <= max(self.num_envs, 1):
             found.append(

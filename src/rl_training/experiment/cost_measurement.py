@@ -35,7 +35,13 @@ from rl_training.experiment.building import UserObjects, build_actor, build_part
 from rl_training.experiment.learner_ranks.ranks import RankedLearner, sharded_learner
 from rl_training.experiment.process_costs import measured_rounds
 from rl_training.experiment.resources import check_memory
-from rl_training.experiment.threads import WORTHWHILE, available_cores, largest_layer, thread_setter
+from rl_training.experiment.threads import (
+    WORTHWHILE,
+    available_cores,
+    borrows_exactly,
+    largest_layer,
+    thread_setter,
+)
 from rl_training.experiment.throughput import Costs, Layout, Linear, predict
 from rl_training.runtime.profiler import Profiler
 from rl_training.runtime.sampler import LocalSampler
@@ -187,6 +193,7 @@ class _Update:
     parameter_bytes: int
     takes_shards: bool
     threaded: float | None
+    borrows: bool
     exchange: float
     factor: float
     """How many times as large the real iteration is."""
@@ -236,6 +243,8 @@ def _measured_update(config: TrainConfig, given: UserObjects, group: _Group) -> 
         factor = num_steps * config.num_envs / (parts.source.steps_per_collect * group.size)
     found = _timed_updates(measured, given, group, parts=parts)
     repeated = _repeated(measured, given, group, found)
+    threaded = _threaded(measured, given, group)
+    helps = threaded is not None and threaded < found.update
     return _Update(
         num_steps=num_steps,
         whole=found.whole,
@@ -246,7 +255,8 @@ def _measured_update(config: TrainConfig, given: UserObjects, group: _Group) -> 
         gradient_bytes=_gradient_bytes(parts.learner),
         parameter_bytes=_tensor_bytes(parts.learner.state_dict().get("model", {})),
         takes_shards=(takes_shards := _takes_shards(parts.learner)),
-        threaded=_threaded(measured, given, group),
+        threaded=threaded,
+        borrows=helps and borrows_exactly(measured, group.spec, parts.learner.update_path),
         exchange=_exchange(measured, given, group, found, repeated) if takes_shards else USUAL_EXCHANGE,
         factor=factor * epochs / used,
         prepare_factor=factor,
@@ -391,9 +401,8 @@ def _repeated_block(block: Block, num_steps: int) -> Block:
 
 
 def _joined_costs(config: TrainConfig, groups: list[_Group], update: _Update) -> Costs:
-    largest, factor = groups[-1], update.factor
+    factor = update.factor
     prepare = update.prepare * update.prepare_factor
-    block_bytes = _block_bytes(largest.block) / (largest.block.num_steps * largest.size)
     rows = config.algorithm.rows_per_step(config.num_envs) if update.takes_shards else 1
     many_cores = config.env_backend in ("async", "envpool")
     return Costs(
@@ -406,12 +415,12 @@ def _joined_costs(config: TrainConfig, groups: list[_Group], update: _Update) ->
         prepare=prepare,
         repeated=update.repeated * factor,
         threaded_update=None if update.threaded is None else update.threaded * factor + prepare,
+        borrows=update.borrows,
         gradient_steps=update.gradient_steps,
         env_cores=min(usable_cores(), config.num_envs) if many_cores else 1,
         rows_per_gradient_step=max(rows, 1),
         gradient_bytes=update.gradient_bytes,
         parameter_bytes=update.parameter_bytes,
-        block_bytes=round(block_bytes * update.num_steps * config.num_envs),
         receive=update.receive * update.prepare_factor,
         snapshot=_line(groups, "snapshot"),
         message=USUAL_MESSAGE,

@@ -69,9 +69,9 @@ class Plan:
         return {
             "cores": self.cores,
             "summary": self.summary(),
-            "default": _plain(self.default),
-            "predictions": [_plain(each) for each in self.ranked],
-            "with_more_environments": _plain(self.grown) | {"num_envs": self.costs.num_envs * self.cores},
+            "default": asdict(self.default),
+            "predictions": [asdict(each) for each in self.ranked],
+            "with_more_environments": asdict(self.grown) | {"num_envs": self.costs.num_envs * self.cores},
             "costs": asdict(self.costs),
             "assumptions": list(ASSUMPTIONS),
         }
@@ -109,7 +109,7 @@ def plans(
 
 def plan_from(costs: Costs, cores: int) -> Plan:
     """Return the predictions for known costs."""
-    found: dict[tuple[int, ...], Prediction] = {}
+    found: dict[tuple[Any, ...], Prediction] = {}
     for each in predictions(costs, cores):
         found.setdefault(_choice(each.layout), each)
     grown = costs.grown(cores)
@@ -122,12 +122,8 @@ def plan_from(costs: Costs, cores: int) -> Plan:
     return Plan(costs, cores, usual, list(found.values()), best)
 
 
-def _choice(layout: Layout) -> tuple[int, ...]:
-    return layout.env_groups, layout.lag, layout.learner_shards, layout.num_threads
-
-
-def _plain(found: Prediction) -> dict[str, Any]:
-    return asdict(found)
+def _choice(layout: Layout) -> tuple[Any, ...]:
+    return layout.env_groups, layout.lag, layout.learner_shards, str(layout.num_threads)
 
 
 def _cores(number: int) -> str:

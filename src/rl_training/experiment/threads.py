@@ -47,8 +47,7 @@ def thread_setter(config: TrainConfig, spec: EnvSpec, update_path: str) -> SetTh
 
     That is NumPy's BLAS if the hand-written passes run on arrays, and torch for images, encoders and autograd.
     """
-    by_torch = not update_path.startswith("explicit") or choose_device(config.device).type != "cpu"
-    if by_torch or config.algorithm.encoder not in ("auto", "flat") or _pixels(config, spec):
+    if not _by_numpy(config, spec, update_path):
         return torch.set_num_threads
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
 
@@ -57,6 +56,20 @@ def thread_setter(config: TrainConfig, spec: EnvSpec, update_path: str) -> SetTh
             library.set_num_threads(number)
 
     return set_threads
+
+
+def borrows_exactly(config: TrainConfig, spec: EnvSpec, update_path: str) -> bool:
+    """Return whether more threads are expected to change no bit: NumPy's do not, torch's do in convolutions.
+
+    A run does not rely on it: it compares the results of an update before it borrows a core.
+    """
+    return _by_numpy(config, spec, update_path)
+
+
+def _by_numpy(config: TrainConfig, spec: EnvSpec, update_path: str) -> bool:
+    """Return whether NumPy computes most of an update."""
+    by_hand = update_path.startswith("explicit") and choose_device(config.device).type == "cpu"
+    return by_hand and config.algorithm.encoder in ("auto", "flat") and not _pixels(config, spec)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from math import ceil, inf
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rl_training.config import TrainConfig
+from rl_training.config.train_config import MAX_LEARNERS, MAX_SAMPLERS
 
 Limit = Literal["environment", "acting", "update", "transport"]
 Parts: TypeAlias = dict[Limit, float]
@@ -57,6 +58,8 @@ class Costs:
     """Part of `update` that does not depend on the size of a minibatch; every shard repeats it."""
     threaded_update: float | None = None
     """`update` with two threads; None if it was not measured."""
+    borrows: bool = False
+    """Whether `num_threads: auto` updates with two threads on idle cores, as that changes no bit."""
     env_cores: int = 1
     """Cores that the environments of one process step on at the same time: more than one if they have processes or
     threads of their own, which more samplers then share."""
@@ -68,8 +71,6 @@ class Costs:
     """Bytes of the gradient of one gradient step."""
     parameter_bytes: int = 0
     """Bytes of the parameters that are published to the samplers."""
-    block_bytes: int = 0
-    """Bytes of the experience of one iteration."""
     receive: float = 0.0
     """Taking over the blocks of one iteration."""
     snapshot: Linear = Linear()
@@ -99,8 +100,8 @@ class Costs:
             update=prepare + self.repeated + divisible * factor,
             prepare=prepare,
             threaded_update=None,
+            borrows=False,
             rows_per_gradient_step=self.rows_per_gradient_step * factor,
-            block_bytes=self.block_bytes * factor,
             receive=self.receive * factor,
         )
 
@@ -115,7 +116,7 @@ class Layout:
     learner_shards: int = 1
     num_samplers: int = 0
     num_learners: int = 1
-    num_threads: int = 1
+    num_threads: int | Literal["auto"] = "auto"
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that differ from the defaults."""
@@ -148,9 +149,9 @@ def predict(costs: Costs, layout: Layout, cores: int) -> Prediction:
     return Prediction(layout, costs.timesteps / seconds, usual / seconds, limit)
 
 
-def predictions(costs: Costs, cores: int, *, lags: tuple[int, ...] = (0, 1)) -> list[Prediction]:
+def predictions(costs: Costs, cores: int) -> list[Prediction]:
     """Return the predictions for the layouts worth trying, the fastest first; the simpler one of equals."""
-    found = [predict(costs, layout, cores) for layout in dict.fromkeys(_layouts(costs, cores, lags))]
+    found = [predict(costs, layout, cores) for layout in dict.fromkeys(_layouts(costs, cores))]
     return sorted(found, key=_rank)
 
 
@@ -183,8 +184,8 @@ def choose_engine(config: TrainConfig, costs: Costs, cores: int) -> EngineChoice
         return ONE_CORE
     if not is_divisible(config):
         return NOTHING_TO_DIVIDE
-    local = predict(costs, _own(config, costs, cores), cores)
-    others = [predict(costs, layout, cores) for layout in _placements(config, costs, cores)]
+    local = predict(costs, _own(config), cores)
+    others = [predict(costs, layout, cores) for layout in _placements(config, cores)]
     best = min(others, key=_rank, default=local)
     gain = best.steps_per_second / local.steps_per_second
     if not others:
@@ -243,34 +244,32 @@ def _changes(
 ) -> Iterator[dict[str, int]]:
     """Yield new values for the named settings."""
     own = _settings(config)
-    for layout in _layouts(costs, cores, (0, 1)):
+    for layout in _layouts(costs, cores):
         values = {name: getattr(layout, name) for name in own}
-        if layout.num_threads == 1 and all(name in names or values[name] == own[name] for name in own):
+        if layout.num_threads == "auto" and all(name in names or values[name] == own[name] for name in own):
             yield {name: values[name] for name in names}
 
 
 def _chosen(config: TrainConfig, costs: Costs, cores: int) -> Prediction:
     """Return the prediction for a config with the engine that would be chosen for it."""
     choice = choose_engine(config, costs, cores)
-    return predict(costs, _own(config, costs, cores, *choice[:3]), cores)
+    return predict(costs, _own(config, *choice[:3]), cores)
 
 
 def _own(
     config: TrainConfig,
-    costs: Costs,
-    cores: int,
     engine: Literal["local", "process"] = "local",
     num_samplers: int = 0,
     num_learners: int = 1,
 ) -> Layout:
-    """Return the layout of a config, by default in one process.
-
-    An update borrows a second core where no sampler uses it, unless the config forbids threads.
-    """
-    layout = Layout(engine=engine, num_samplers=num_samplers, num_learners=num_learners, **_settings(config))
-    borrows = cores > 1 and config.num_threads != 1 and (num_samplers == 0 or layout.lag == 0)
-    helps = costs.threaded_update is not None and costs.threaded_update < costs.update
-    return replace(layout, num_threads=2 if borrows and helps and layout.learner_shards == 1 else 1)
+    """Return the layout of a config, by default in one process."""
+    return Layout(
+        engine=engine,
+        num_samplers=num_samplers,
+        num_learners=num_learners,
+        num_threads=config.num_threads,
+        **_settings(config),
+    )
 
 
 def _settings(config: TrainConfig) -> dict[str, int]:
@@ -282,7 +281,7 @@ def _settings(config: TrainConfig) -> dict[str, int]:
     return {"env_groups": config.env_groups, "lag": lag, "learner_shards": config.learner_shards}
 
 
-def _placements(config: TrainConfig, costs: Costs, cores: int) -> Iterator[Layout]:
+def _placements(config: TrainConfig, cores: int) -> Iterator[Layout]:
     """Yield the ways to divide the groups and shards of a config among processes."""
     samplers: list[int] = [0, *_sizes_and(min(config.env_groups, cores))]
     learners: list[int] = _sizes_and(min(config.learner_shards, cores))
@@ -293,19 +292,22 @@ def _placements(config: TrainConfig, costs: Costs, cores: int) -> Iterator[Layou
     for num_samplers in samplers:
         for num_learners in learners:
             if num_samplers or num_learners > 1:
-                yield _own(config, costs, cores, "process", num_samplers, num_learners)
+                yield _own(config, "process", num_samplers, num_learners)
 
 
-def _layouts(costs: Costs, cores: int, lags: tuple[int, ...]) -> Iterator[Layout]:
+def _layouts(costs: Costs, cores: int) -> Iterator[Layout]:
+    """Yield the layouts worth trying, within the bounds of the settings."""
     yield DEFAULT
-    if costs.threaded_update is not None and cores > 1:
+    if costs.threaded_update is not None and cores > 1 and not costs.borrows:
         yield Layout(num_threads=2)
     groups = sorted({*_sizes(costs.num_envs), min(cores, costs.num_envs)})
-    shards = [size for size in _sizes(cores) if size <= costs.rows_per_gradient_step]
+    most = min(cores, costs.rows_per_gradient_step, MAX_LEARNERS)
+    shards = _sizes(most)
     for learner_shards in shards if cores > 1 else []:
         for env_groups in groups:
             hosts = {min(env_groups, cores), min(env_groups, max(cores - learner_shards, 1))}
-            for lag in lags:
+            hosts = {min(host, MAX_SAMPLERS) for host in hosts}
+            for lag in (0, 1):
                 for num_samplers in sorted({*hosts, 0} if learner_shards > 1 and env_groups == 1 else hosts):
                     yield Layout(
                         engine="process",
@@ -345,7 +347,7 @@ def _processes(layout: Layout) -> str:
 
 def _iteration(costs: Costs, layout: Layout, cores: int) -> tuple[float, Limit]:
     """Return the seconds of an iteration, and what takes most of its critical path."""
-    sampling, updating = _sampling(costs, layout), _updating(costs, layout)
+    sampling, updating = _sampling(costs, layout), _updating(costs, layout, cores)
     if layout.num_samplers == 0:
         return _named(sampling | updating)
     # the busiest sampler: its groups, their states, and a copy of the parameters
@@ -415,9 +417,18 @@ def _busiest_share(layout: Layout) -> float:
     return ceil(layout.env_groups / layout.num_samplers) / layout.env_groups
 
 
-def _updating(costs: Costs, layout: Layout) -> Parts:
+def _has_threads(costs: Costs, layout: Layout, cores: int) -> bool:
+    """Return whether updates have two threads; `auto` borrows a core that no sampler and no learner uses."""
+    if cores < 2 or layout.learner_shards > 1:
+        return False
+    if layout.num_threads != "auto":
+        return layout.num_threads > 1
+    return costs.borrows and (layout.num_samplers == 0 or layout.lag == 0)
+
+
+def _updating(costs: Costs, layout: Layout, cores: int) -> Parts:
     """Return the seconds of an update on one learner: computing, and summing gradients."""
-    if layout.num_threads > 1 and costs.threaded_update is not None:
+    if costs.threaded_update is not None and _has_threads(costs, layout, cores):
         return {"update": costs.threaded_update, "transport": 0.0}
     shards, learners = layout.learner_shards, layout.num_learners
     if shards == 1:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rl_training.config import TrainConfig
+from rl_training.config.train_config import MAX_LEARNERS, MAX_SAMPLERS
 from rl_training.experiment.planning import plan_from
 from rl_training.experiment.throughput import (
     DEFAULT,
@@ -156,6 +157,26 @@ def test_threads_are_tried_if_they_were_measured():
     assert threads.speedup == pytest.approx(1_100 / 600)
 
 
+def test_the_default_borrows_a_core_where_that_changes_no_bit():
+    shared = costs(100, 1_000, threaded_update=500 * 256 * MICROSECOND, borrows=True)
+    default, one = predict(shared, DEFAULT, 2), predict(shared, Layout(num_threads=1), 2)
+    assert (default.speedup, one.speedup) == pytest.approx((1.0, 600 / 1_100))
+    assert predict(shared, DEFAULT, 1) == replace(default, steps_per_second=one.steps_per_second)
+    assert all(each.layout.num_threads == "auto" for each in predictions(shared, 2))
+    assert "num_threads" not in plan_from(shared, 2).summary()
+    lagging = Layout(engine="process", lag=1, num_samplers=1)  # its sampler uses the other core
+    assert predict(shared, lagging, 2).steps_per_second == pytest.approx(1e6 / 1_000, rel=0.05)
+
+
+@pytest.mark.parametrize("cores", [4_096, 65_536])
+def test_layouts_are_within_the_bounds_of_the_settings(cores):
+    grown = costs(1_000, 1_000).grown(2**14)
+    for each in predictions(grown, cores):
+        layout = each.layout
+        assert layout.num_samplers <= MAX_SAMPLERS
+        assert layout.learner_shards <= MAX_LEARNERS
+
+
 def test_a_minibatch_has_no_more_shards_than_rows():
     found = predictions(costs(1, 100, rows_per_gradient_step=2), 8)
     assert max(each.layout.learner_shards for each in found) == 2
@@ -241,10 +262,10 @@ def test_environments_with_own_processes_leave_no_core_for_samplers():
 
 def test_borrowed_cores_count_for_one_process():
     """One that updates with two threads while nobody collects gains less from a lag."""
-    shared = costs(100, 1_000, threaded_update=520 * 256 * MICROSECOND)
+    shared = costs(100, 1_000, threaded_update=520 * 256 * MICROSECOND, borrows=True)
     assert choose_engine(config(lag=1), costs(500, 500), 2).engine == "process"
     assert choose_engine(config(lag=1), shared, 2).engine == "local"
-    even = costs(500, 1_000, threaded_update=520 * 256 * MICROSECOND)
+    even = replace(shared, step=costs(500, 1_000).step)
     assert choose_engine(config(lag=1), even, 2).engine == "local"
     assert choose_engine(config(lag=1, num_threads=1), even, 2).engine == "process"
 
