@@ -50,10 +50,14 @@ def case(tiny: Callable[..., Any]) -> Callable[..., Any]:
         ("ppo, statistics", {}),
         ("ppo, statistics", {"env_groups": 3}),
         ("ppo, statistics", {"env_groups": 3, "lag": 1}),
+        ("recurrent ppo, masks", {"env_groups": 2}),
         ("recurrent ppo, masks", {"env_groups": 2, "lag": 1}),
         ("dqn, priorities", {"env_groups": 2}),
+        ("dqn, priorities", {"env_groups": 2, "lag": 1}),
+        ("sac, gSDE", {"env_groups": 2}),
         ("sac, gSDE", {"env_groups": 2, "lag": 1}),
         ("pixels", {"env_groups": 2}),
+        ("pixels", {"env_groups": 2, "lag": 1}),
     ],
     ids=str,
 )
@@ -74,6 +78,26 @@ def test_a_run_goes_on_elsewhere(cluster, case, rows, lag):
         assert paused.paused
         resume(paused.run_dir, settings=then)
         assert_same_files(whole, paused.run_dir, rows)
+
+
+class Closes(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Writes a file when it is closed, as environments that record something do."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.folder = Path(folder)
+
+    def close(self) -> None:
+        (self.folder / f"{os.getpid()}-{id(self)}").touch()
+        super().close()
+
+
+def test_environments_are_closed(cluster, tiny, tmp_path):
+    folder = str(tmp_path)
+    config = tiny("ppo", num_envs=4, env_groups=2, engine="ray", num_samplers=2)
+    PPO(config, env=lambda: Closes(folder)).learn()
+    elsewhere = [name for name in os.listdir(folder) if not name.startswith(f"{os.getpid()}-")]
+    assert len([name for name in elsewhere if name[0].isdigit()]) == 4
 
 
 CREWS: list[RayCrew] = []
@@ -123,7 +147,7 @@ def test_lost_actors_change_nothing(cluster, case, rows, crews, how, lag, every)
     disturbed = Disturbed(how, every)
     config = case("ppo, statistics", **settings, engine="ray", num_samplers=2, env_timeout=4.0)
     reason = r"did not answer for 4 s" if how is signal.SIGSTOP else "died"
-    with pytest.warns(UserWarning, match=rf"the sampler of env_groups .* on node '.*' {reason}"):
+    with pytest.warns(UserWarning, match=rf"sampler \d \(groups? .*\) on node '.*' {reason}"):
         there = train(config, callbacks=[disturbed]).run_dir
     assert disturbed.sent >= 2 or how is signal.SIGSTOP
     assert_same_files(here, there, rows)
@@ -176,7 +200,10 @@ def test_an_environment_that_stops_is_replaced_by_a_new_host(cluster, tiny):
             return super().step(action)
 
     config = tiny("ppo", engine="ray", env_timeout=3.0, max_sampler_restarts=1)
-    with pytest.raises(RunFault, match=r"did not answer for 3 s; max_sampler_restarts is 1"), pytest.warns():
+    with (
+        pytest.raises(RunFault, match=r"did not answer for 3 s, and max_sampler_restarts is 1"),
+        pytest.warns(),
+    ):
         PPO(config, env=lambda: Endless(gymnasium.make("CartPole-v1"))).learn()
 
 

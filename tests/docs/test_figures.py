@@ -17,7 +17,7 @@ from rl_training.config import TrainConfig, strict_yaml
 from rl_training.config.presets import presets
 from rl_training.core.spaces import as_data
 from rl_training.envs import determinism
-from rl_training.experiment import diagnosis, files
+from rl_training.experiment import diagnosis, files, throughput
 from rl_training.experiment.checkpoints import foreign_settings, tensor_files
 from rl_training.experiment.checkpoints import format as checkpoint_format
 from rl_training.experiment.logs import rows
@@ -169,6 +169,7 @@ FIGURES: list[tuple[str, str, Callable[[], str]]] = [
     ("docs/reliability.md", r"\[(\d+) cases\]", lambda: first("hostile.md", r"(\d+) (?:kinds of )?bad command line")),
     ("docs/reliability.md", r"\[(\d+) kinds of malicious", lambda: first("hostile_folders.md", r"(\d+) kinds")),
     ("docs/reliability.md", r"`max_eval_episode_steps` \(([\d,]+)\)", lambda: default("max_eval_episode_steps")),
+    ("docs/scaling.md", r"less than (\d+) ms", lambda: f"{1000 * throughput.SECONDS_TO_MOVE:.0f}"),
     ("docs/benchmarks.md", r"(\d[\d,]*) resamples", lambda: f"{RESAMPLES:,}"),
     *(
         ("docs/benchmarks.md", rf"(\d+)% (?:of cases )?with {seeds}\b", lambda percent=percent: str(percent))

@@ -57,6 +57,18 @@ class Lottery(Clockwork):
         return super()._obs() + getattr(self, "shift", np.zeros(3, np.float32))
 
 
+class Counting(Lottery):
+    """Reports a tenth of the steps of the episode so far, and a one for every step."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.steps = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return *super().step(action)[:4], {"tenths": self.steps / 10, "ones": 1}
+
+
 class Still(Clockwork):
     """Always the same observation, and a long episode: a reset in the middle of it changes nothing to be seen."""
 
@@ -158,7 +170,7 @@ class Unsupported(Clockwork):
             self.observation_space = spaces.Dict({"words": spaces.Text(5), "clock": spaces.Discrete(3)})
 
 
-for _name in ("Clockwork", "Lottery", "Still", "Slow", "Endless", "Faulty", "Unsupported"):
+for _name in ("Clockwork", "Lottery", "Counting", "Still", "Slow", "Endless", "Faulty", "Unsupported"):
     gymnasium.register(f"{_name}-v0", entry_point=f"tiny_envs:{_name}", disable_env_checker=True)
 gymnasium.register(
     "Pole-v0",

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rl_training.core.blocks import Block
+from rl_training.core.shares import shares
 from rl_training.core.types import Array, Collected, State
 from rl_training.experiment.throughput import Costs
 from rl_training.runtime.crews import HostLost
-from rl_training.runtime.engines.local import shares
 from rl_training.runtime.engines.ray import VERSIONS_KEPT
 from rl_training.runtime.groups import Rollout, Start, Started, Ticket
 

@@ -61,7 +61,8 @@ class RunKeywords(TypedDict, total=False):
     max_episode_steps: int | None
     """Steps after which an episode is truncated, instead of the environment's own time limit."""
     env_timeout: float
-    """Seconds that a worker of the async backend may take for one step before the run reports it as hung."""
+    """Seconds without a step after which a worker of the async backend is reported as hung, and a sampler is
+    replaced."""
     rebuild_envs: Literal["auto", "on", "off"]
     """Build a new environment for every episode; auto does so if environments keep state across resets."""
     max_restarts: int
@@ -71,10 +72,10 @@ class RunKeywords(TypedDict, total=False):
     acts on its own, so that another process can host it."""
     lag: int | Literal["free"]
     """By how many updates the policy that collects may be older than the one that learns: 0; 1, which collects and
-    learns at the same time; free, which never waits, and is not reproducible."""
+    learns at the same time; free, in which groups collect with the newest policy, which is not reproducible."""
     max_policy_lag: int
-    """lag free: largest lag, in updates; older experience is dropped. A group is at most two rollouts ahead, so 2 or
-    more drops nothing."""
+    """lag free: largest lag, in updates; older experience is dropped. A group has at most two rollouts under way, so 2
+    or more drops nothing."""
     learner_shards: int
     """Number of slices of every minibatch, whose gradients are computed separately and added in order."""
     engine: Literal["auto", "local", "process", "ray"]
@@ -82,7 +83,7 @@ class RunKeywords(TypedDict, total=False):
     Ray cluster; auto chooses between local and process. The results are the same."""
     num_samplers: int | Literal["auto"]
     """Processes that host the groups; 0 hosts them in the learner's process; auto is one per group, at most one per
-    core."""
+    core (with engine ray, one per CPU of the cluster)."""
     num_learners: int | Literal["auto"]
     """Processes that compute the shards, the run's own among them; auto is one per shard, at most one per core. With
     ray_address the others are on the cluster, and auto is at most as many as its free CPUs allow."""

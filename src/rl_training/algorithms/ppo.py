@@ -176,7 +176,8 @@ def ppo_gradient(
 
 
 MAX_WEIGHT = 2.0
-"""Largest weight of a row that an older policy collected."""
+"""Largest weight of a row that an older policy collected. The paper has no bound; a truncated weight, as in V-trace,
+limits the variance."""
 ROW_NUMBERS = "/row_numbers"
 PPO_LOSS = Loss(ppo_loss, ppo_gradient, of="97f589eaaf5e")
 

@@ -4,8 +4,8 @@ The result depends on the number of shards only. An `Exchange` decides which pro
 processes have the same learner and the same batch, exchange the gradients of their shards, and take the same step.
 """
 
+import contextlib
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.core.errors import UserError
+from rl_training.core.seeding import callers_generators_kept, seed_global_generators
+from rl_training.core.shares import shares
 from rl_training.core.types import Array, Numbers, StepMetrics
 
 MAX_PARTS = 64
@@ -69,7 +71,7 @@ class Shards:
     """`count` slices of every minibatch, as even as possible, the larger ones first; some are empty if rows are few."""
 
     def __init__(self, count: int, exchange: Exchange | None = None, *, uses_random: bool = False) -> None:
-        """With `uses_random`, a pass may use torch's generator, as dropout does: every shard gets its own seed."""
+        """With `uses_random`, a pass may use the global generators, as dropout does: every shard has its own seed."""
         self.count, self.uses_random = count, uses_random
         self.exchange: Exchange = exchange or LocalExchange(count)
         self.used = False
@@ -82,12 +84,8 @@ class Shards:
         """
         self.used = True
         step = _ShardedStep(optimizer, rows, run, self.count, _drawn_seed() if self.uses_random else None)
-        generator = torch.get_rng_state() if self.uses_random else None
-        found = self.exchange.complete(step.width, step.dtype, step.fill)
-        result = step.combined(found)
-        if generator is not None:
-            torch.set_rng_state(generator)
-        return result
+        with callers_generators_kept() if self.uses_random else contextlib.nullcontext():
+            return step.combined(self.exchange.complete(step.width, step.dtype, step.fill))
 
 
 class _ShardedStep:
@@ -95,7 +93,7 @@ class _ShardedStep:
 
     def __init__(self, optimizer: FlatOptimizer, rows: Any, run: Pass, count: int, seed: int | None) -> None:
         self.optimizer, self.rows, self.run, self.seed = optimizer, rows, run, seed
-        self.places = [slice(low, high) for low, high in pairwise(bounds(rows.num_items, count))]
+        self.places = [slice(part.start, part.stop) for part in shares(rows.num_items, count)]
         self.size = len(optimizer.gradient)
         self.dtype = np.dtype(str(optimizer.gradient.dtype).removeprefix("torch."))
         self.end = self.size + MAX_PARTS
@@ -111,7 +109,7 @@ class _ShardedStep:
             return
         part = self.rows.part(place)
         if self.seed is not None:
-            torch.manual_seed(self.seed + shard)
+            seed_global_generators(self.seed + shard)
         self._parts = parts = self.run(part, place)
         share = _valid_rows(part) / max(self._total, 1)
         np.multiply(self.optimizer.gradient.cpu().numpy(), self.dtype.type(share), out=row[: self.size])
@@ -174,12 +172,6 @@ class ShardedObjective:
 
     def backward(self, gradients: Any) -> None:
         """Do nothing: the gradient has been written."""
-
-
-def bounds(rows: int, count: int) -> list[int]:
-    """Return where `count` slices of `rows` begin, and the end: sizes differ by at most one, the larger come first."""
-    size, larger = divmod(rows, count)
-    return [shard * size + min(shard, larger) for shard in range(count + 1)]
 
 
 def _valid_rows(rows: Any) -> int:

@@ -32,7 +32,7 @@ class LaunchFlags:
     seeds: Annotated[range | None, Option(read=read_seeds, metavar="N|A-B")] = None
     """Train seeds 1 to N, or A to B; by default the manifest's."""
     jobs: Annotated[int | None, Option(read=read_count, metavar="N")] = None
-    """Runs at a time; by default as many as there are cores."""
+    """Runs at a time; by default as many as there are cores, or CPUs in the Ray cluster."""
     engine: Literal["process", "ray"] = "process"
     """Where runs train: process, in processes of this machine; ray, on a Ray cluster."""
     ray_address: Annotated[str | None, Option(metavar="auto|HOST:PORT")] = None

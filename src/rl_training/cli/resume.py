@@ -1,7 +1,7 @@
 """`rl-training resume`: continue a run from its last checkpoint."""
 
 from dataclasses import dataclass, fields
-from typing import Annotated
+from typing import Annotated, Any
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.cli.arguments import Option, parse, setting_name
@@ -47,6 +47,10 @@ class Resume:
     """How often processes that collect may be replaced."""
     ray_address: str | None = None
     """Address of an existing Ray cluster, HOST:PORT or auto."""
+    ray_resources: dict[str, Any] | None = None
+    """Resources that each process reserves on the Ray cluster, as a YAML map such as {CPU: 1}."""
+    ray_placement: str | None = None
+    """Whether processes are spread over the nodes of the Ray cluster, or packed onto few: spread or pack."""
     trust_modules: bool = False
     """Import the modules that someone else's run names for algorithm, environment, wrappers, encoder and schedules."""
 
@@ -87,7 +91,11 @@ def _refuse_settings(argv: list[str]) -> None:
         if name in settings - {item.name for item in fields(Resume)}:
             raise UserError(
                 f"resume continues a run with its own settings, so {flag} cannot be changed; only "
-                "--total-timesteps, --max-time and the engine can; to change other settings, fine-tune from its "
-                "weights: "
-                f"rl-training train --start-from RUN --{name.replace('_', '-')} ..."
+                f"--total-timesteps, --max-time, {', '.join(_flag(name) for name in OF_THE_MACHINE)} can; to change "
+                "other settings, fine-tune from its weights: "
+                f"rl-training train --start-from RUN {_flag(name)} ..."
             )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -23,6 +23,7 @@ from rl_training.config.presets import find_config, settings_of
 from rl_training.config.strict_yaml import MAX_VALUES, read_yaml
 from rl_training.core.errors import MAX_PROBLEMS, ConfigError, UserError, did_you_mean
 from rl_training.core.info_keywords import InfoKeywords
+from rl_training.core.shares import shares
 
 MAX_LISTED = MAX_PROBLEMS - 1
 """Unknown keys that an error lists; the search for a similar name takes time."""
@@ -115,7 +116,8 @@ class TrainConfig(CheckedConfig):
     max_episode_steps: int | None = None
     """Steps after which an episode is truncated, instead of the environment's own time limit."""
     env_timeout: float = 300.0
-    """Seconds that a worker of the async backend may take for one step before the run reports it as hung."""
+    """Seconds without a step after which a worker of the async backend is reported as hung, and a sampler is
+    replaced."""
     rebuild_envs: Literal["auto", "on", "off"] = "auto"
     """Build a new environment for every episode; auto does so if environments keep state across resets."""
     max_restarts: int = 0
@@ -125,10 +127,10 @@ class TrainConfig(CheckedConfig):
     acts on its own, so that another process can host it."""
     lag: int | Literal["free"] = 0
     """By how many updates the policy that collects may be older than the one that learns: 0; 1, which collects and
-    learns at the same time; free, which never waits, and is not reproducible."""
+    learns at the same time; free, in which groups collect with the newest policy, which is not reproducible."""
     max_policy_lag: int = 2
-    """lag free: largest lag, in updates; older experience is dropped. A group is at most two rollouts ahead, so 2 or
-    more drops nothing."""
+    """lag free: largest lag, in updates; older experience is dropped. A group has at most two rollouts under way, so 2
+    or more drops nothing."""
     learner_shards: int = 1
     """Number of slices of every minibatch, whose gradients are computed separately and added in order."""
     engine: Literal["auto", "local", "process", "ray"] = "local"
@@ -136,7 +138,7 @@ class TrainConfig(CheckedConfig):
     Ray cluster; auto chooses between local and process. The results are the same."""
     num_samplers: int | Literal["auto"] = "auto"
     """Processes that host the groups; 0 hosts them in the learner's process; auto is one per group, at most one per
-    core."""
+    core (with engine ray, one per CPU of the cluster)."""
     num_learners: int | Literal["auto"] = "auto"
     """Processes that compute the shards, the run's own among them; auto is one per shard, at most one per core. With
     ray_address the others are on the cluster, and auto is at most as many as its free CPUs allow."""
@@ -329,8 +331,7 @@ class TrainConfig(CheckedConfig):
     @property
     def group_sizes(self) -> list[int]:
         """The number of environments in each group: as even as possible, the larger ones first."""
-        size, larger = divmod(self.num_envs, self.env_groups)
-        return [size + (group < larger) for group in range(self.env_groups)]
+        return [len(part) for part in shares(self.num_envs, self.env_groups)]
 
     @property
     def frames(self) -> Frames:

@@ -1,7 +1,7 @@
-"""Messages between the processes of a run, through pipes that only they hold. Nothing here reads or writes files.
+"""Messages between the processes of a run: through pipes that only they hold, and the object store of its Ray cluster.
 
-This is the only module that may unpickle: a message comes from the same program and user. Checkpoints and anything else
-that somebody may have sent are safetensors and JSON.
+This is the only module that may unpickle: a message comes from the same program and user. Nothing here reads or writes
+files. Checkpoints and anything else that somebody may have sent are safetensors and JSON.
 """
 
 import pickle

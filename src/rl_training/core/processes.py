@@ -1,4 +1,4 @@
-"""Helpers for processes that a run starts: they leave signals to the run, and end with it."""
+"""Functions for processes that a run starts: they leave signals to the run, and end with it."""
 
 import contextlib
 import ctypes

@@ -1,7 +1,7 @@
 """Measures what rollouts from other processes cost, besides collecting them: with real processes, for an instant.
 
 Tickets, answers and states are packed and unpacked, processes wake up, and what was in a core's cache is not there any
-more. On short rollouts that is more than the environments take, and no sum of its parts came near it.
+more. On short rollouts that is more than the environments take, and adding up its parts predicts far less.
 """
 
 import statistics

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,12 @@ from rl_training.experiment.checkpoints.locking import RunLock
 from rl_training.experiment.checkpoints.replay import verify_replay
 from rl_training.experiment.checkpoints.saved_losses import refuse_other_losses
 from rl_training.experiment.checkpoints.snapshot import older_than
-from rl_training.experiment.checkpoints.trust import Permission, Trust, refuse_missing_factory
+from rl_training.experiment.checkpoints.trust import (
+    Permission,
+    Trust,
+    refuse_missing_factory,
+    without_foreign_cluster,
+)
 from rl_training.experiment.checkpoints.warm_start import WarmStart
 from rl_training.experiment.console import Console
 from rl_training.experiment.engine_choice import open_placed
@@ -139,10 +144,7 @@ def _without_foreign_services(source: Checkpoint | Origin, console: Console, *, 
         console.notice(
             "the run is not signed by you, so it does not use the Ray cluster that it names; give --engine ray"
         )
-        usual = {item.name: item for item in fields(TrainConfig)}
-        config = config.with_overrides(
-            engine="process", ray_address=None, ray_resources={}, ray_placement=usual["ray_placement"].default
-        )
+        config = without_foreign_cluster(config)
     return config
 
 

@@ -161,6 +161,7 @@ class Run:
             spec = engine.spec
             # free the memory of the failed attempt before the next one needs as much
             del self.parts, self.sampler, self.trainer, self.snapshots
+            self.sharded = None
             gc.collect()  # the fault's traceback and its frames hold each other
             if has_checkpoints(run_dir):  # otherwise it starts again from the beginning
                 # a folder that this process created holds only what it wrote

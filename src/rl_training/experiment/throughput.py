@@ -78,7 +78,7 @@ class Costs:
     message: float = 0.0
     """What an iteration takes longer if other processes collect: messages, waking up, caches that are cold."""
     handling: float = 0.0
-    """Part of it that the learner's process works: it sends tickets, and reads answers."""
+    """The part of it in which the learner's process is busy: it sends tickets, and reads answers."""
     exchange: float = 0.0
     """What a gradient step takes longer if two processes compute its shards."""
     copy_per_byte: float = 0.0

@@ -94,7 +94,10 @@ def _problem(order: Order, variables: dict[str, str]) -> str | None:
     )
     found = answer.stdout.strip()
     if answer.returncode:
-        return f"node '{node}' has no rl_training in {sys.executable}; install it on all nodes"
+        last = (answer.stderr.strip().splitlines() or ["no error text"])[-1][:200]
+        return (
+            f"node '{node}' cannot import rl_training in {sys.executable} ({last}); install it on all nodes"
+        )
     if found != order.version:
         return f"node '{node}' has rl_training {found}, but this is {order.version}; install one version on all nodes"
     return None

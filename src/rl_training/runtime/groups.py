@@ -1,6 +1,7 @@
 """Groups of environments, and hosts that collect with them: in this process, in another one, or on another machine."""
 
 import contextlib
+import copy
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -140,7 +141,7 @@ class Group:
         sampler.recorder = recorder
         if ticket.watched:
             watched = sampler.stepper.out.watched = sampler.stepper.out.watched or WatchedStep()
-            sampler.recorder = StepWatcher(recorder, watched, steps.append, 0)
+            sampler.recorder = StepWatcher(recorder, watched, lambda step: steps.append(_kept(step)), 0)
         started = time.monotonic()
         with self._own_generators(ticket):
             collected = sampler.collect(ticket.num_steps, ticket.progress)
@@ -211,6 +212,11 @@ class Host:
     def close(self) -> None:
         for group in self.groups.values():
             group.sampler.stepper.close()
+
+
+def _kept(step: StepContext) -> StepContext:
+    """Return a step with infos of its own: environments may change theirs before the callbacks see them."""
+    return replace(step, infos=copy.deepcopy(step.infos))
 
 
 MakeHost = Callable[[Sequence[int], Callable[[int, int], Mapping[str, Array]]], Host]

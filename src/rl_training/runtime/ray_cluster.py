@@ -24,7 +24,7 @@ OBJECT_STORE = 100 * 2**20
 """Bytes of shared memory of a cluster that is started here."""
 SECONDS_TO_ANSWER = 10.0
 PATIENCE, SECONDS_WITHOUT_HEAD = "RAY_gcs_rpc_server_reconnect_timeout_s", "10"
-"""How long Ray's helpers of such a cluster live on after its head was killed; Ray's own value is a minute."""
+"""How long Ray's own processes of such a cluster live on after its head was killed; Ray's own value is a minute."""
 ADDRESS = re.compile(r"auto|[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 
 

@@ -1,6 +1,6 @@
 """A process that ends the processes of a Ray cluster with the run that started it, even if the run was killed.
 
-Most of them end by themselves, some helpers of a lost raylet do not. It is run as a file, without the package:
+Most of them end by themselves, some processes of a lost raylet do not. It is run as a file, without the package:
 `python ray_watcher.py MARK RUN`. A variable named as `VARIABLE` with the value MARK marks the processes. RUN is the
 process of the run, which writes the cluster's folder to the standard input and closes it at the end.
 """

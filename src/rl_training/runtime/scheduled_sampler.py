@@ -256,7 +256,10 @@ class ScheduledSampler:
         if not self._pending[0]:
             generators = as_arrays(global_generators()) if self.shares_generators else None
             self._add_tickets(Ticket(self.version, self.version, num_steps, progress, generators=generators))
-        if self._held:
+        if self._held:  # of a resumed run, whose budget may be another one
+            self._pending = [
+                deque(_with_total(ticket, progress) for ticket in queue) for queue in self._pending
+            ]
             self._send_newest()
         if self.lag == 1:
             # the exact number of timesteps is not known before the rollout; it counts every row
@@ -340,7 +343,9 @@ class ScheduledSampler:
                 missing.pop()
             while missing and (rollout := self._received.get((group, missing[0].number))) is not None:
                 state, missing = rollout.state, missing[1:]
-            self.crew.begin(group, replace(self._start_of(group, state), seed_stream=()))
+            # only environments that cannot be restored use it; they must not repeat their first episodes
+            stream = (self._due[group], self.restarts)
+            self.crew.begin(group, replace(self._start_of(group, state), seed_stream=stream))
             for ticket in missing:
                 self._send(group, ticket)
             self.lost_rollouts += bool(missing)
@@ -348,10 +353,14 @@ class ScheduledSampler:
     def _replace_host(self, lost: HostLost) -> None:
         self.restarts += 1
         self._failures[lost.host] += 1
-        groups = ", ".join(str(group) for group in self.crew.groups[lost.host])
-        what = f"the sampler of env_groups {groups} {lost.reason}"
+        groups = list(self.crew.groups[lost.host])
+        named = f"group {groups[0]}" if len(groups) == 1 else f"groups {', '.join(map(str, groups))}"
+        what = f"sampler {lost.host} ({named}) {lost.reason}"
         if self.restarts > self.max_restarts:
-            raise RunFault(f"{what}; max_sampler_restarts is {self.max_restarts}")
+            raise RunFault(
+                f"{what}, and max_sampler_restarts is {self.max_restarts}; use a larger number, or engine 'local' to "
+                "see an error of the environment"
+            )
         if self._failures[lost.host] > MAX_FAILURES_IN_A_ROW:
             raise RunFault(
                 f"{what}, {MAX_FAILURES_IN_A_ROW + 1} times in a row without finishing a rollout; check the memory of "
@@ -366,9 +375,11 @@ class ScheduledSampler:
         if started.lost:
             envs = [self._first[started.group] + env for env in started.lost]
             self._broken.setdefault((started.group, self._due[started.group]), set()).update(envs)
+            reason = "are not deterministic: replaying their actions led to another state"
+            if not self._resumable:
+                reason = "cannot be restored"
             warnings.warn(
-                f"environments {envs} are not deterministic: replaying their actions led to another state. They begin "
-                "a new episode, so this run differs from an undisturbed one",
+                f"environments {envs} {reason}. They begin a new episode, so this run differs from an undisturbed one",
                 stacklevel=2,
             )
 
@@ -445,7 +456,7 @@ class ScheduledSampler:
         If the environments were divided into other groups, all of them begin new episodes.
         """
         states = saved_groups(state)
-        if [len(own["envs"].get("episodes", ())) for own in states] != list(self.group_sizes):
+        if [_group_size(own) for own in states] != list(self.group_sizes):
             self.start()
             return list(range(len(self._rows)))
         lost = self._begin([as_arrays(own) for own in states])
@@ -463,6 +474,17 @@ class ScheduledSampler:
             self.crew.publish(ticket.version, self._packed[ticket.version])
             self._add_tickets(ticket)
         return lost
+
+
+def _group_size(state: State) -> int:
+    """Return the number of environments in the saved state of a group; those of native backends have no episodes."""
+    episodes = state["envs"].get("episodes")
+    return len(state["episodes"]["lengths"] if episodes is None and "episodes" in state else episodes or ())
+
+
+def _with_total(ticket: Ticket, progress: Progress) -> Ticket:
+    """Return a ticket of a run whose budget is that of `progress`."""
+    return replace(ticket, progress=replace(ticket.progress, total_timesteps=progress.total_timesteps))
 
 
 def joined_steps(parts: Sequence[StepContext], timesteps: int) -> StepContext:

@@ -15,8 +15,10 @@ from rl_training import PPO
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints import format as checkpoint_format
 from rl_training.experiment.checkpoints import tensor_files
+from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import manifest_hash
 from rl_training.experiment.checkpoints.trust import Trust
+from rl_training.experiment.checkpoints.warm_start import inherited_config
 from rl_training.experiment.console import Console
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
@@ -155,6 +157,27 @@ def test_a_loaded_stranger_has_the_bounds_of_the_command_line(foreign: Path, doo
     given = door(step_of(foreign), output_dir="here", track="wandb").config
     assert (given.track, given.output_dir) == ("wandb", "here")
     assert door(step_of(foreign), trust_modules=True).config.track == "wandb"
+
+
+@pytest.mark.parametrize("door", [PPO.load, PPO.start_from])
+def test_a_loaded_stranger_chooses_no_ray_cluster(foreign: Path, door: Any) -> None:
+    """Its actors would receive our code, and what they answer is unpickled."""
+    cluster = {"engine": "ray", "ray_address": "10.0.0.1:6379", "ray_resources": {"CPU": 2}}
+    forge(foreign, lambda manifest: manifest["config"].update(cluster))
+    found = door(step_of(foreign)).config
+    assert (found.engine, found.ray_address, found.ray_resources) == ("process", None, {})
+    own = door(step_of(foreign), engine="ray").config
+    assert (own.engine, own.ray_address, own.ray_resources) == ("ray", None, {})
+    given = door(step_of(foreign), ray_address="auto").config
+    assert (given.engine, given.ray_address, given.ray_resources) == ("ray", "auto", {})
+    assert door(step_of(foreign), trust_modules=True).config.ray_address == "10.0.0.1:6379"
+
+
+def test_a_strangers_config_chooses_no_ray_cluster_for_fine_tuning(foreign: Path) -> None:
+    forge(foreign, lambda manifest: manifest["config"].update(engine="ray", ray_address="10.0.0.1:6379"))
+    learned = open_checkpoint(step_of(foreign))
+    assert inherited_config(learned.config, learned, ()).engine == "process"
+    assert inherited_config(learned.config, learned, ("ray_address",)).ray_address == "10.0.0.1:6379"
 
 
 def test_replay_data_of_gigabytes_is_refused_unread(

@@ -1,9 +1,11 @@
 """A run is the same to the byte wherever its groups of environments are, and whatever happens to their processes."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,21 +15,26 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from rl_training import PPO
 from rl_training.core.errors import EnvironmentFault, RunFault, UserError
+from rl_training.core.messages import decode
 from rl_training.data.sources import RolloutSource
 from rl_training.experiment import hosting
+from rl_training.experiment.agent_copies import copied_state
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
+from rl_training.policies.explorers import EpsilonGreedyExplorer
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.engines import process
 from rl_training.runtime.engines.fork_server import ForkServer
 from rl_training.runtime.engines.process import ProcessCrew
 from rl_training.runtime.steps import StepContext
 from support.callbacks import StopAtCollect
 from support.compared_runs import tensors
-from support.engine_cases import CASES, LOCKS, assert_same_files, last, settings_of
+from support.engine_cases import CASES, assert_same_files, last, settings_of
 
 
 class Server(ForkServer):
@@ -112,6 +119,111 @@ def test_an_extended_run_with_lag_is_the_longer_one(case, rows):
     assert tensors(last(whole)) == tensors(last(extended))
 
 
+def test_an_extended_run_with_lag_has_the_new_budget(case):
+    """Schedules of the first rollout after it, such as DQN's exploration, follow the longer run."""
+    seen: list[int] = []
+    act = EpsilonGreedyExplorer.act
+
+    def watched(self: Any, obs: Any, acted: Any, progress: Any) -> None:
+        seen.append(progress.total_timesteps)
+        act(self, obs, acted, progress)
+
+    short = train(case("dqn, priorities", lag=1, total_timesteps=48)).run_dir
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(EpsilonGreedyExplorer, "act", watched)
+        resume(short, total_timesteps=96)
+    assert set(seen) == {96}
+
+
+def test_native_environments_resume_alike_in_every_process(case, rows):
+    """Their episodes begin anew, but the explorer and its random stream go on."""
+    settings = {"env_id": "CartPole-v1", "env_backend": "native", "env_wrappers": ()}
+    runs = []
+    for engine in ({}, {"engine": "process"}):
+        half = train(case("ppo, statistics", **settings, **engine), callbacks=[StopAtCollect(96)]).run_dir
+        resume(half)
+        runs.append(half)
+    assert_same_files(*runs, rows)
+
+
+class ReusesInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Changes one array in place, which is in the info of every step."""
+
+    def reset(self, **arguments: Any) -> Any:
+        self.steps = np.zeros(1)
+        return super().reset(**arguments)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return *super().step(action)[:4], {"steps": self.steps}
+
+
+def test_callbacks_see_the_infos_of_their_step(tiny):
+    class Watcher(Callback):
+        def __init__(self) -> None:
+            self.seen: list[float] = []
+
+        def on_step(self, step: StepContext) -> None:
+            self.seen += [float(info["steps"][0]) for info in step.infos]
+
+    found = []
+    for engine in ("local", "process"):
+        found.append(Watcher())
+        config = tiny("ppo", num_envs=2, engine=engine, env_id="CartPole-v1")
+        train(config, factory=lambda: ReusesInfo(gymnasium.make("CartPole-v1")), callbacks=[found[-1]])
+    assert found[0].seen == found[1].seen
+    assert len(set(found[0].seen)) > 5
+
+
+class FakeProcess:
+    """A process that answers when it is told to."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = multiprocessing.Pipe()
+        self.connection, self.pid = ours, os.getpid()
+
+
+def test_messages_wait_while_much_is_unanswered():
+    """Both sides would wait for each other if they filled both directions of a connection."""
+    fake = FakeProcess()
+    memory = os.memfd_create("test")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(process, "send_handle", lambda *_: None)
+        patched.setattr(process, "wait_at_most", lambda *_: None)
+        host = process.HostProcess(fake, memory, 1.0)
+    for number in range(100):
+        host.send(("begin", number, b"x" * 10_000))
+    assert host.waiting == 100
+    received = []
+    while fake.theirs.poll():
+        received.append(decode(fake.theirs.recv_bytes())[1])
+    assert received == [0, 1, 2], "three of them are less than 32 KiB"
+    for number in range(100):
+        host.has_answered()
+        while fake.theirs.poll():
+            received.append(decode(fake.theirs.recv_bytes())[1])
+        assert len(received) == min(number + 4, 100)
+    assert received == list(range(100))
+    assert host.waiting == 0
+    os.close(memory)
+
+
+def test_a_crew_that_cannot_be_sent_leaves_no_descriptor(tiny):
+    lock = threading.Lock()
+
+    def build() -> Any:
+        with lock:
+            return gymnasium.make("CartPole-v1")
+
+    config = tiny("ppo", engine="process")
+    for attempt in range(3):
+        if attempt == 1:  # the first one may load modules
+            before = len(os.listdir("/proc/self/fd"))
+        with pytest.raises(UserError, match="cannot be sent to other processes"):
+            PPO(config, env=build).learn()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 class Disturbed(Callback):
     """Sends signals to processes of the crew at updates."""
 
@@ -154,7 +266,7 @@ def test_lost_processes_change_nothing(case, rows, crews, name, lag, number):
     here = train(case(name, **settings)).run_dir
     disturbed = Disturbed(number, every=2 if number is signal.SIGKILL else 4)
     config = case(name, **settings, engine="process", num_samplers=2, env_timeout=0.7)
-    with pytest.warns(UserWarning, match=r"the sampler of env_groups .* (died|did not answer for 0\.7 s)"):
+    with pytest.warns(UserWarning, match=r"sampler \d \(groups? .*\) (died|did not answer for 0\.7 s)"):
         there = train(config, callbacks=[disturbed]).run_dir
     assert disturbed.sent >= 2
     assert_same_files(here, there, rows)
@@ -209,7 +321,10 @@ def test_processes_that_die_at_once_end_the_run(case):
 @pytest.mark.fault
 def test_the_budget_of_restarts_is_respected(case, crews):
     config = case("ppo, statistics", engine="process", total_timesteps=960, max_sampler_restarts=1)
-    with pytest.raises(RunFault, match="max_sampler_restarts is 1"), pytest.warns(match="died"):
+    with (
+        pytest.raises(RunFault, match="max_sampler_restarts is 1; use a larger number"),
+        pytest.warns(match="died"),
+    ):
         train(config, callbacks=[Disturbed(signal.SIGKILL, every=2)])
 
 
@@ -268,11 +383,20 @@ def test_callbacks_see_the_steps_of_all_groups_in_order(case, lag):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
 
 
-def test_info_keywords_and_episodes_are_merged(tiny, rows):
-    config = tiny("ppo", num_envs=4, env_id=LOCKS, info_keywords=("action_mask",), env_groups=2)
-    with pytest.warns(UserWarning, match="action_mask"):
-        here = train(config.with_overrides(info_keywords=("nothing",))).run_dir
-    assert rows(here / "metrics.jsonl")
+@pytest.mark.parametrize("lag", [0, 1])
+def test_info_keywords_and_episodes_of_all_groups_are_merged(tiny, rows, lag):
+    """The logged mean is that of the episodes of all groups: every environment reports its own number."""
+    settings = {"num_envs": 4, "env_groups": 3, "lag": lag, "info_keywords": ("tenths:last", "ones:sum")}
+    runs = [
+        train(tiny("ppo", env_id="tiny_envs:Counting-v0", **settings, **engine)).run_dir
+        for engine in ({}, {"engine": "process", "num_samplers": 2})
+    ]
+    assert_same_files(*runs, rows)
+    found = [row for row in rows(runs[0] / "metrics.jsonl") if "info/tenths" in row]
+    assert found
+    for row in found:
+        assert row["info/tenths"] == pytest.approx(row["rollout/ep_len_mean"] / 10)
+        assert row["info/ones"] == row["rollout/ep_len_mean"]
 
 
 @pytest.mark.fault
@@ -309,8 +433,19 @@ def test_an_agent_goes_on_with_other_rollouts(case, monkeypatch):
 )
 def test_an_agent_goes_on_with_other_groups(case, before, after):
     first = train(case("ppo, statistics", **before)).run_dir
-    model = PPO.load(first, **after).learn(256)
+    model = PPO.load(first, **after)
+    begun = model.agent.timesteps
+    weights = copied_state(model.agent.state)["model"]
+    model.learn(256)
     assert model.run_dir != first
+    assert model.agent.timesteps >= begun + 256
+    assert model.config.env_groups == after.get("env_groups", before.get("env_groups", 1))
+    changed = [
+        name
+        for name, tensor in model.agent.state["model"].items()
+        if isinstance(tensor, torch.Tensor) and not torch.equal(tensor, weights[name])
+    ]
+    assert changed, "it learns"
 
 
 REGISTERED = """

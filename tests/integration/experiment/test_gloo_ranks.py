@@ -23,7 +23,7 @@ from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.experiment.building import NO_OBJECTS, build_parts
 from rl_training.experiment.learner_ranks import ray_ranks
 from rl_training.experiment.learner_ranks.gloo import GlooExchange, Meeting, join
-from rl_training.experiment.learner_ranks.rank import LearnerCopy, Order, digest_of
+from rl_training.experiment.learner_ranks.rank import LearnerCopy, Order, digest_of, loss_codes
 from rl_training.experiment.learner_ranks.ray_ranks import learner_site, refuse_missing_room
 from support.configs import tiny_config
 
@@ -119,7 +119,10 @@ class Pair:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
-        copy = LearnerCopy(config, spec, NO_OBJECTS, NO_OBJECTS.losses_for(config), torch.float32)
+        losses = NO_OBJECTS.losses_for(config)
+        copy = LearnerCopy(
+            config, spec, NO_OBJECTS, losses, torch.float32, uses_random=False, codes=loss_codes(losses)
+        )
         self.pipe.send_bytes(encode_code(copy))
         self.exchange = GlooExchange(3, meeting.join(2), self.problem)
         self.learner.shards.exchange = self.exchange
@@ -176,10 +179,11 @@ def test_a_rank_that_is_lost_in_an_update_changes_nothing(pair: Pair) -> None:
 
 def test_other_ranks_are_told_that_the_group_is_lost() -> None:
     """Only rank 0 goes on alone: another one would take steps that nobody asked for."""
-    meeting, failures = Meeting(HOME), list[str]()
+    meeting, joined, failures = Meeting(HOME), threading.Event(), list[str]()
 
     def other() -> None:
         exchange = GlooExchange(2, join((HOME, meeting.port), HOME, 1, 2))
+        joined.set()
         try:
             exchange.complete(5, FLOAT32, filled(0, 5))
         except RuntimeError as error:
@@ -187,7 +191,9 @@ def test_other_ranks_are_told_that_the_group_is_lost() -> None:
 
     thread = threading.Thread(target=other, daemon=True)
     thread.start()
-    GlooExchange(2, meeting.join(2)).leave()
+    exchange = GlooExchange(2, meeting.join(2))
+    assert joined.wait(60)
+    exchange.leave()
     thread.join(60)
     assert len(failures) == 1
 

@@ -160,7 +160,7 @@ def test_a_lost_process_loses_and_repeats_no_step(tiny, rows, monkeypatch):
 
     monkeypatch.setattr(ProcessCrew, "__init__", remember)
     config = free(tiny, engine="process", num_samplers=2)
-    with pytest.warns(UserWarning, match=r"the sampler of env_groups . died"):
+    with pytest.warns(UserWarning, match=r"sampler \d \(group \d\) died"):
         run = train(config, factory=Counter, callbacks=[witness, killer]).run_dir
     assert killer.killed >= 3
     steps = np.concatenate(witness.seen)

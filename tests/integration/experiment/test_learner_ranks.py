@@ -1,7 +1,9 @@
 """Processes that compute shards: the same bytes for any number of them, whatever happens to them."""
 
 import errno
+import functools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -32,6 +34,7 @@ from rl_training.experiment.start import train
 from support.callbacks import Meddler, StopAtCollect
 from support.compared_runs import assert_same_run
 from support.configs import tiny_config
+from support.engine_cases import LOCKS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are tested on Linux")
 SHARDED: dict[str, Any] = {"learner_shards": 2, "engine": "process"}
@@ -66,14 +69,18 @@ CASES: dict[str, dict[str, Any]] = {
     "ppo": {"normalize_obs": True},
     "sac": {"normalize_obs": True, "gradient_steps": 2},
     "recurrent_ppo": {"learner_shards": 3, "encoder": "tiny_encoders:Dropping", "features_dim": 6},
+    "recurrent_ppo, masks": {"env_id": LOCKS},
+    "dqn, priorities": {"prioritized": True, "n_step": 3},
+    "td3": {},
+    "ppo, pixels": {"env_id": "rl_training.envs.tasks:rl_training/Catch-v0", "features_dim": 16},
 }
 
 
-@pytest.mark.parametrize("algo", CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_one_process_and_two_are_the_same_run(
-    algo: str, tmp_path: Path, cores: Any, started: list[RankedLearner], rows: Any
+    case: str, tmp_path: Path, cores: Any, started: list[RankedLearner], rows: Any
 ) -> None:
-    config = tiny_config(algo, tmp_path, **SHARDED | CASES[algo])
+    config = tiny_config(case.partition(",")[0], tmp_path, **SHARDED | CASES[case])
     cores(1)
     alone = train(config, callbacks=[Meddler()]).run_dir
     assert not started
@@ -227,6 +234,94 @@ def test_a_loss_that_cannot_be_sent_is_refused(tmp_path: Path, cores: Any) -> No
 
     with pytest.raises(UserError, match=r"cannot be sent to other processes .*; use engine 'local'"):
         train(tiny_config("ppo", tmp_path, **SHARDED), losses={"loss": locked_loss})
+
+
+def noisy_loss(minibatch: Any, **settings: Any) -> Any:
+    """Draws from every global generator."""
+    parts = ppo_loss(minibatch, **settings)
+    noise = 1 + 0.1 * (random.random() + np.random.rand() + float(torch.rand(())))
+    return {**parts, "loss": parts["loss"] * noise}
+
+
+def test_random_numbers_of_a_loss_do_not_depend_on_the_processes(
+    tmp_path: Path, cores: Any, started: list[RankedLearner], rows: Any
+) -> None:
+    config = tiny_config("ppo", tmp_path, **SHARDED)
+    runs = []
+    for count in (1, 2):
+        cores(count)
+        runs.append(train(config, losses={"loss": noisy_loss}).run_dir)
+    assert started[0].helped > 1
+    assert_same_run(*runs, rows)
+
+
+def test_a_patched_loss_with_noise_is_seeded_in_every_process(
+    tmp_path: Path, cores: Any, started: list[RankedLearner], rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank does not know that its loss was patched, but it is told that there are random numbers."""
+    monkeypatch.setattr("rl_training.algorithms.ppo.ppo_loss", noisy_loss)
+    config = tiny_config("ppo", tmp_path, **SHARDED)
+    runs = []
+    for count in (1, 2):
+        cores(count)
+        runs.append(train(config).run_dir)
+    assert started[0].helped > 1
+    assert_same_run(*runs, rows)
+
+
+def test_a_patched_loss_that_arrives_as_the_original_is_noticed(
+    tmp_path: Path, cores: Any, started: list[RankedLearner], rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrapper with the name of the function that it replaces is sent by that name."""
+
+    @functools.wraps(ppo_loss)
+    def halved(minibatch: Any, **settings: Any) -> Any:
+        parts = ppo_loss(minibatch, **settings)
+        return {**parts, "loss": 0.5 * parts["loss"]}
+
+    monkeypatch.setattr("rl_training.algorithms.ppo.ppo_loss", halved)
+    config = tiny_config("ppo", tmp_path, **SHARDED)
+    cores(1)
+    alone = train(config).run_dir
+    cores(2)
+    with pytest.warns(UserWarning, match="its loss .*ppo_loss is another function there"):
+        together = train(config).run_dir
+    assert started[0].helped == 0
+    assert_same_run(alone, together, rows)
+
+
+class Counts:
+    """A loss that remembers how often it was called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, minibatch: Any, **settings: Any) -> Any:
+        self.calls += 1
+        parts = ppo_loss(minibatch, **settings)
+        return {**parts, "loss": parts["loss"] / self.calls}
+
+
+def test_a_loss_that_may_keep_state_is_computed_by_one_process(
+    tmp_path: Path, cores: Any, started: list[RankedLearner], rows: Any
+) -> None:
+    config = tiny_config("ppo", tmp_path, **SHARDED)
+    cores(1)
+    alone = train(config, losses={"loss": Counts()}).run_dir
+    cores(2)
+    with pytest.warns(UserWarning, match="Counts is not a plain function and may keep state"):
+        together = train(config, losses={"loss": Counts()}).run_dir
+    assert not started
+    assert_same_run(alone, together, rows)
+
+
+def test_an_update_of_more_rows_than_its_batch_is_refused() -> None:
+    block = SharedBlock()
+    exchange = exchanges.SharedMemoryExchange(block, Any, 2, lambda shard, seconds: False)
+    exchange.reserve(10, 4)
+    with pytest.raises(UserError, match=r"more rows than its batch has.*num_learners to 1"):
+        exchange.complete(11, np.dtype(np.float32), lambda shard, row: None)
+    block.close()
 
 
 class Failing:

@@ -14,9 +14,10 @@ from traces import CASES, FRAGILE, POLE, PPO, Case, float64_trace, read_traces
 
 from rl_training.algorithms.learner import BaseLearner
 from rl_training.algorithms.ppo import ppo_loss
-from rl_training.algorithms.shards import Fill, Shards, bounds
+from rl_training.algorithms.shards import Fill, Shards
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.core.shares import shares
 from rl_training.core.types import Array, EnvSpec
 from rl_training.experiment.building import UserObjects, build_parts
 
@@ -132,8 +133,8 @@ def _bytes(state: Any) -> Any:
 
 
 def test_bounds_are_even_and_the_larger_slices_come_first() -> None:
-    assert bounds(10, 4) == [0, 3, 6, 8, 10]
-    assert bounds(2, 4) == [0, 1, 2, 2, 2]
+    assert shares(10, 4) == [range(3), range(3, 6), range(6, 8), range(8, 10)]
+    assert [len(part) for part in shares(2, 4)] == [1, 1, 0, 0]
 
 
 def test_invalid_rows_do_not_count() -> None:

@@ -83,7 +83,7 @@ def test_a_node_without_the_package_is_reported(order, monkeypatch):
     monkeypatch.setattr("rl_training.lab.ray_command.VERSION", ("-c", "import no_such_package"))
     outcome = Command().run(order(""))
     assert isinstance(outcome, str)
-    assert re.search("has no rl_training in .*; install it on all nodes", outcome)
+    assert re.search(r"cannot import rl_training in .* \(.+\); install it on all nodes", outcome)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "ray://host:10001", "host:port", "", "host:123456", "a b:1"])

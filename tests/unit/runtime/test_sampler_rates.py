@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rl_training.core.types import Collected
+from rl_training.core.types import Collected, Progress
 from rl_training.experiment.logs.sinks import WALL_CLOCK
 from rl_training.runtime.groups import Rollout
 from rl_training.runtime.scheduled_sampler import ScheduledSampler
@@ -41,7 +41,7 @@ def test_rates_and_shares(monkeypatch):
     sampler = ScheduledSampler(crew, [3, 3], source, policy, clock=lambda: crew.now)
     for _ in range(2):
         for _ in range(4):
-            sampler.collect(10, SimpleNamespace())  # type: ignore[arg-type]
+            sampler.collect(10, Progress(total_timesteps=100))
             crew.now += 5.0  # an update
         found = sampler.metrics()
         assert found == {

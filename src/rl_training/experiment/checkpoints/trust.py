@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -23,12 +23,13 @@ from rl_training.algorithms.lookup import find_algorithm, is_called
 from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import wrapper_calls
 from rl_training.config.schedules import Schedule, function_name
+from rl_training.config.train_config import OF_RAY
 from rl_training.core.errors import UserError
 from rl_training.experiment.checkpoints.foreign_settings import large_counts, unusual_arguments
 
 KEY_BYTES = 32
 OUTPUTS = frozenset({"output_dir", "track"})
-"""Settings that say where a run writes and what it sends."""
+"""Settings that say where a run writes and what it sends; for Ray clusters see `without_foreign_cluster`."""
 OWN_TASKS = "rl_training.envs.tasks"
 """The package with our own environments, whose modules only register them."""
 HARMLESS_WRAPPERS = (
@@ -199,11 +200,13 @@ class Permission:
         self._refuse_unusual(large_counts(config))
 
     def without_outputs(self, config: TrainConfig) -> TrainConfig:
-        """Return the config without the tracker and the output folder that an untrusted checkpoint chose."""
+        """Return the config without the tracker, cluster and output folder that an untrusted checkpoint chose."""
+        if self.granted:
+            return config
         defaults = {
             item.name: item.default for item in fields(TrainConfig) if item.name in OUTPUTS - self.given
         }
-        return config if self.granted else config.with_overrides(**defaults)
+        return without_foreign_cluster(config.with_overrides(**defaults), self.given)
 
     def _refuse_unusual(self, found: Iterable[tuple[str, str]]) -> None:
         for setting, problem in found:
@@ -293,3 +296,15 @@ def _make_key() -> bytes | None:
         with contextlib.suppress(OSError):
             temporary.unlink()
     return _read_key()
+
+
+def without_foreign_cluster(config: TrainConfig, given: Collection[str] = ()) -> TrainConfig:
+    """Return the config without a Ray cluster that its file names: the cluster would receive code and run its own.
+
+    `given` are the settings that the user named.
+    """
+    if config.engine != "ray":
+        return config
+    if "engine" in given or "ray_address" in given:
+        return config.with_overrides(**{name: usual for name, usual in OF_RAY.items() if name not in given})
+    return config.with_overrides(engine="process")

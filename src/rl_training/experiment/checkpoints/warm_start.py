@@ -17,7 +17,11 @@ from rl_training.envs.stepper import saved_statistics
 from rl_training.envs.wrapper_statistics import Statistics
 from rl_training.experiment.agent import check_spaces
 from rl_training.experiment.checkpoints.format import Checkpoint, restoring, write_checkpoint
-from rl_training.experiment.checkpoints.trust import Permission, refuse_missing_factory
+from rl_training.experiment.checkpoints.trust import (
+    Permission,
+    refuse_missing_factory,
+    without_foreign_cluster,
+)
 from rl_training.runtime.sampler import saved_envs
 
 FOLDER = "started_from"
@@ -97,7 +101,7 @@ def inherited_config(config: TrainConfig, checkpoint: Checkpoint, given: Iterabl
     """Return the config of a new run that was copied from a checkpoint; `given` are the settings that the user named.
 
     Settings that were detected for another environment are detected again. An untrusted checkpoint chooses neither the
-    output folder nor the tracker.
+    output folder nor the tracker nor a Ray cluster.
     """
     before, names = checkpoint.config, frozenset(given)
     reset: dict[str, Any] = {}
@@ -107,6 +111,7 @@ def inherited_config(config: TrainConfig, checkpoint: Checkpoint, given: Iterabl
         reset["output_dir"] = next(item.default for item in fields(TrainConfig) if item.name == "output_dir")
     if not checkpoint.trusted:
         reset["track"] = "none"
+        config = without_foreign_cluster(config, names)
     return config.with_overrides(**{name: value for name, value in reset.items() if name not in names})
 
 

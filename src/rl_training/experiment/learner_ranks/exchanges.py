@@ -6,7 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rl_training.algorithms.shards import Exchange, Fill, bounds
+from rl_training.algorithms.shards import Exchange, Fill
+from rl_training.core.errors import UserError
+from rl_training.core.shares import shares
 from rl_training.core.types import Array
 from rl_training.experiment.learner_ranks.memory import Board, SharedBlock, fence
 
@@ -52,6 +54,11 @@ class SharedMemoryExchange:
 
     def complete(self, width: int, dtype: np.dtype[Any], fill: Fill) -> Array:
         self.sequence += 1
+        if self.count * width * dtype.itemsize > self.capacity:
+            raise UserError(
+                "an update computes gradients of more rows than its batch has, or of an optimizer that is not in the "
+                "learner's owners; set num_learners to 1"
+            )
         offset = self.capacity * (self.sequence % 2)
         rows = self._rows.array(offset, (self.count, width), dtype)
         for shard in sorted(self._own):
@@ -87,5 +94,4 @@ class SharedMemoryExchange:
 
 def shards_of(rank: int, ranks: int, count: int) -> range:
     """Return the shards of a rank: as even as possible, the larger ones first."""
-    ends = bounds(count, ranks)
-    return range(ends[rank], ends[rank + 1])
+    return shares(count, ranks)[rank]

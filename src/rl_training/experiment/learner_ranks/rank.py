@@ -1,6 +1,7 @@
 """A rank other than 0: builds a copy of the learner and takes the updates that rank 0 orders."""
 
 import contextlib
+import hashlib
 import os
 import threading
 import time
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.learner import BaseLearner
-from rl_training.algorithms.losses import Loss
+from rl_training.algorithms.losses import Loss, function_name
 from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.algorithms.shards import Shards
 from rl_training.algorithms.target_networks import TargetNetwork
@@ -49,12 +50,38 @@ class LearnerCopy:
     given: UserObjects
     losses: Mapping[str, Loss]
     dtype: torch.dtype
+    uses_random: bool
+    """Whether updates may use random generators; see `Shards`."""
+    codes: Mapping[str, str | None]
+    """Digests of the losses' code: a patched function with the name of the original arrives as the original."""
 
     def build(self) -> BaseLearner:
+        """Return the learner; raise an error if a loss is not the one that was sent."""
+        for name, code in loss_codes(self.losses).items():
+            if code != self.codes[name]:
+                raise UserError(
+                    f"its {name} {function_name(self.losses[name].function)} is another function there; pass the loss "
+                    "to the algorithm instead of patching it, or give it another name"
+                )
         torch.set_default_dtype(self.dtype)
         learner = build_learner(self.config, self.spec, self.given, self.losses)
         assert isinstance(learner, BaseLearner)
+        assert isinstance(learner.shards, Shards), "the config divides minibatches"
+        learner.shards.uses_random = self.uses_random
         return learner
+
+
+def loss_codes(losses: Mapping[str, Loss]) -> dict[str, str | None]:
+    """Return a digest of the code of each loss; None for one that is not a plain function."""
+    return {name: _code_digest(loss.function) for name, loss in losses.items()}
+
+
+def _code_digest(function: Any) -> str | None:
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    content = repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars)).encode()
+    return hashlib.sha256(content).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """The ranks of a run, as rank 0 sees them: started, given orders, and replaced when they are lost."""
 
 import contextlib
+import inspect
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 
 from rl_training.algorithms.learner import BaseLearner
+from rl_training.algorithms.losses import Loss, function_name
 from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.algorithms.shards import MAX_PARTS, LocalExchange
 from rl_training.config import TrainConfig
@@ -25,7 +28,7 @@ from rl_training.core.types import EnvSpec, Progress, UpdateResult
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.learner_ranks.exchanges import PAUSE, SPINS, SharedMemoryExchange, shards_of
 from rl_training.experiment.learner_ranks.memory import Board, SharedBlock, write_batch
-from rl_training.experiment.learner_ranks.rank import SOON, LearnerCopy, Letter
+from rl_training.experiment.learner_ranks.rank import SOON, LearnerCopy, Letter, loss_codes
 from rl_training.experiment.learner_ranks.ray_ranks import RayRankedLearner, learner_site
 from rl_training.experiment.learner_ranks.sharded import Losses, OrderBook, ShardedLearner, parcel_of
 
@@ -65,11 +68,18 @@ def sharded_learner(
     if config.learner_shards == 1:
         yield updates
         return
-    if num_learners(config) == 1:
+    losses = given.losses_for(config)
+    if num_learners(config) == 1 or _keeps_state(losses):
         yield ShardedLearner(learner, updates)
         return
     copy = LearnerCopy(
-        config, spec, replace(given, factory=None), given.losses_for(config), torch.get_default_dtype()
+        config,
+        spec,
+        replace(given, factory=None),
+        losses,
+        torch.get_default_dtype(),
+        uses_random=learner.shards.uses_random,
+        codes=loss_codes(losses),
     )
     with contextlib.ExitStack() as open_things:
         if not uses_cluster(config):
@@ -83,6 +93,19 @@ def sharded_learner(
         yield open_things.enter_context(contextlib.closing(ranked))
 
 
+def _keeps_state(losses: Mapping[str, Loss]) -> bool:
+    """Return whether a loss may remember earlier minibatches: then one process must compute all shards, in order."""
+    for name, loss in losses.items():
+        if not inspect.isfunction(loss.function):
+            warnings.warn(
+                f"{name} {function_name(loss.function)} is not a plain function and may keep state, so this process "
+                "computes all shards",
+                stacklevel=4,
+            )
+            return True
+    return False
+
+
 class RankedLearner(ShardedLearner):
     """A learner whose shards are computed by several processes."""
 
@@ -91,21 +114,25 @@ class RankedLearner(ShardedLearner):
     def __init__(self, learner: BaseLearner, updates: Learner[Any], copy: LearnerCopy, ranks: int) -> None:
         super().__init__(learner, updates)
         parcel = parcel_of(copy)
-        self.blocks = {name: SharedBlock() for name in ("counters", "rows", "batches", "states", "parcel")}
-        self.board = Board(self.blocks["counters"], self.shards.count, ranks)
-        self._size = self.blocks["parcel"].write(parcel)
-        self.exchange = SharedMemoryExchange(self.blocks["rows"], self.board, self.shards.count, self._absent)
-        self.shards.exchange = self.exchange
         self.losses = Losses(copy.config.max_sampler_restarts)
         self.ranks: dict[int, Rank | None] = dict.fromkeys(range(1, ranks))
+        self.blocks = dict[str, SharedBlock]()
         self._hosts = dict[int, Rank]()
         """The rank that computes a shard of the present update."""
         self.book = OrderBook(learner, self.shards)
         self.helped = 0
         """How many updates were taken with other ranks."""
         try:
+            for name in ("counters", "rows", "batches", "states", "parcel"):
+                self.blocks[name] = SharedBlock()
+            self.board = Board(self.blocks["counters"], self.shards.count, ranks)
+            self._size = self.blocks["parcel"].write(parcel)
+            self.exchange = SharedMemoryExchange(
+                self.blocks["rows"], self.board, self.shards.count, self._absent
+            )
             for number in self.ranks:
                 self.ranks[number] = self._start(number)
+            self.shards.exchange = self.exchange
         except OSError as error:
             self.close()
             raise UserError(

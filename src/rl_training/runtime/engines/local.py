@@ -1,7 +1,7 @@
 """Engines without other processes: all environments in this one, or none at all."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -133,14 +133,3 @@ class LocalCrew:
 
     def close(self) -> None:
         self._host.close()
-
-
-def shares(count: int, parts: int) -> list[Sequence[int]]:
-    """Return `count` numbers in `parts` runs, as even as possible, the larger ones first.
-
-    >>> [list(part) for part in shares(5, 2)]
-    [[0, 1, 2], [3, 4]]
-    """
-    size, larger = divmod(count, parts)
-    ends = [(part + 1) * size + min(part + 1, larger) for part in range(parts)]
-    return [range(start, end) for start, end in zip([0, *ends], ends, strict=False)]

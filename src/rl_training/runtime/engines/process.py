@@ -17,15 +17,16 @@ import numpy as np
 from rl_training.core.errors import UserError, reason
 from rl_training.core.messages import decode, encode, encode_code
 from rl_training.core.processes import has_ended, wait_at_most
+from rl_training.core.shares import shares
 from rl_training.core.types import Array
 from rl_training.runtime.crews import HostLost
 from rl_training.runtime.engines.fork_server import ForkedProcess, ForkServer
-from rl_training.runtime.engines.local import Layout, shares
+from rl_training.runtime.engines.local import Layout
 from rl_training.runtime.groups import MakeHost, Rollout, Start, Started, Ticket
 from rl_training.runtime.shared_memory import SharedArrays
 
 SHORT = 2**15
-"""Bytes of a message that a process surely has room for before it reads: tickets are shorter, states may be longer."""
+"""Bytes of messages that a process surely has room for before it reads: a ticket has a few hundred, a state more."""
 LOOK_EVERY = 0.25
 """Seconds between looks at the heartbeats while waiting."""
 
@@ -61,13 +62,17 @@ class ProcessCrew:
         self._layout = memory_layout(
             [layout(group) for group in range(num_groups)], num_hosts, packed_bytes, slots
         )
-        self._memory = SharedArrays(self._layout)
         self._setup = _encoded_setup(make_host)
+        self._memory = SharedArrays(self._layout)
         self._server = server
         self._hosts: list[HostProcess | None] = [None] * num_hosts
         self._beats = self._memory["beats"]
-        for host in range(num_hosts):
-            self._start(host)
+        try:
+            for host in range(num_hosts):
+                self._start(host)
+        except BaseException:
+            self.close()
+            raise
 
     def _start(self, host: int) -> None:
         self._beats[host] = time.monotonic()
@@ -119,6 +124,7 @@ class ProcessCrew:
             if process.stopped or isinstance(error, BlockingIOError):  # in the middle of a message
                 return self._silent(host)
             return self._dead(host)
+        self._beats[host] = max(self._beats[host], time.monotonic())  # perhaps nobody has looked for long
         process.has_answered()
         if isinstance(answer, BaseException):
             raise answer
@@ -172,14 +178,15 @@ class HostProcess:
     """A process that hosts groups.
 
     It reads a message only after it has sent its last answer, and this process reads that answer only between its own
-    messages. So a long message waits until the process owes no answer: otherwise each could wait for the other.
+    messages. So messages wait while those that it has not answered are long: otherwise each could wait for the other.
     """
 
     def __init__(self, process: ForkedProcess, memory: int, seconds: float) -> None:
         """If it is stopped in the middle of a message, this process waits at most `seconds` for it."""
         self.forked, self.connection = process, process.connection
         self._outbox: deque[bytes] = deque()
-        self._owed = 0
+        self._unanswered: deque[int] = deque()
+        """Lengths of the messages that it has not answered."""
         self.stopped = False
         """Whether it stopped in the middle of a message to it."""
         wait_at_most(seconds, self.connection.fileno())
@@ -193,7 +200,7 @@ class HostProcess:
     @property
     def waiting(self) -> int:
         """Number of answers that it will send."""
-        return self._owed + len(self._outbox)
+        return len(self._unanswered) + len(self._outbox)
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send a message as soon as possible; if the process is dead, `receive` reports it."""
@@ -202,12 +209,14 @@ class HostProcess:
 
     def has_answered(self) -> None:
         """Note an answer, and send what waited for it."""
-        self._owed -= 1
+        self._unanswered.popleft()
         self._send_waiting()
 
     def _send_waiting(self) -> None:
-        while self._outbox and (len(self._outbox[0]) <= SHORT or not self._owed):
-            self._owed += 1
+        while self._outbox and (
+            not self._unanswered or sum(self._unanswered) + len(self._outbox[0]) <= SHORT
+        ):
+            self._unanswered.append(len(self._outbox[0]))
             try:
                 self.connection.send_bytes(self._outbox.popleft())
             except BlockingIOError:  # the message is not complete, so no other one may follow

@@ -13,10 +13,11 @@ from typing import Any
 from rl_training.core.blocks import copied_block
 from rl_training.core.errors import RunFault, UserError, reason
 from rl_training.core.messages import decode, encode, encode_code
+from rl_training.core.shares import shares
 from rl_training.core.types import Array
 from rl_training.runtime.crews import HostLost
 from rl_training.runtime.engines import ray_actor
-from rl_training.runtime.engines.local import Layout, shares
+from rl_training.runtime.engines.local import Layout
 from rl_training.runtime.engines.ray_site import RaySite
 from rl_training.runtime.groups import MakeHost, Rollout, Start, Started, Ticket
 
@@ -25,6 +26,8 @@ LOOK_EVERY = 0.5
 """Seconds between questions whether an actor makes progress, while its answer is waited for."""
 SECONDS_TO_START = 120.0
 """How long the process of an actor may take to start, or its node to have room for it."""
+SECONDS_TO_CLOSE = 3.0
+"""How long actors may take to finish what they are doing and close their environments at the end of a run."""
 VERSIONS_KEPT = 3
 """Parameters that a restarted actor may need: one more than the lag, and those before a resume."""
 
@@ -112,7 +115,10 @@ class RayCrew:
         try:
             answer = self._ray.get(call)
         except errors.RayTaskError as error:  # not of the host, which sends its own
-            raise RunFault(f"a sampler on the Ray cluster failed: {_last_line(error)}") from error
+            raise RunFault(
+                f"sampler {host} on the Ray cluster failed: {_last_line(error)}; engine 'process' shows whether the "
+                "cluster is the cause"
+            ) from error
         except errors.LocalRayletDiedError as error:
             raise RunFault("the Ray cluster has stopped; resume the run on another one") from error
         except errors.RayError as error:
@@ -163,7 +169,10 @@ class RayCrew:
         self._hosts[host] = self._started(host)
 
     def close(self) -> None:
-        """End all actors; nothing that matters is lost with them."""
+        """Let all actors close their environments, and end them; nothing that matters is lost with them."""
+        with contextlib.suppress(Exception):  # of a cluster that has stopped
+            closed = [handle.actor.close.remote() for handle in self._hosts]
+            self._ray.wait(closed, num_returns=len(closed), timeout=SECONDS_TO_CLOSE)
         for handle in self._hosts:
             handle.kill()
         self._hosts, self._published = [], {}

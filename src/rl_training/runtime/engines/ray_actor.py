@@ -53,6 +53,11 @@ class HostActor(NodeActor):
     def collect(self, message: bytes, version: int, packed: Any) -> Any:
         return self._host.collect(message, version, packed)
 
+    def close(self) -> None:
+        """Close the environments."""
+        if self._host is not None:
+            self._host.close()
+
     def offer(self, version: int, packed: Any) -> None:
         """Take parameters for tickets that ask for the newest ones."""
         if self._host is not None:

@@ -67,6 +67,11 @@ class RayHost:
 
         return _answer(collected)
 
+    def close(self) -> None:
+        """Close the environments."""
+        if self._host is not None:
+            self._host.close()
+
     def offer(self, version: int, packed: Array) -> None:
         self._offered = version, packed
 
