@@ -126,6 +126,16 @@ chaos: $(VENV)/.installed-dev
 chaos-engines: $(VENV)/.installed-dev
 	$(BIN)/python scripts/chaos_engines.py
 
+# the same on Ray clusters, whose actors and nodes are struck as well; writes results/chaos_ray.md
+.PHONY: chaos-ray
+chaos-ray: $(CLUSTER)/.installed
+	$(CLUSTER)/bin/python scripts/chaos_engines.py --ray
+
+# EnvPool beside the other backends, with random actions; writes results/envpool.md
+.PHONY: envpool
+envpool: $(EXTRAS)/.installed
+	$(EXTRAS)/bin/python scripts/envpool_ceiling.py
+
 # the same in environments of other packages; writes results/chaos_foreign.md
 chaos-foreign: $(FOREIGN)/.installed
 	$(FOREIGN)/bin/python scripts/chaos_foreign.py
@@ -205,4 +215,4 @@ $(FOREIGN)/.installed: pyproject.toml constraints.txt scripts/chaos_foreign_requ
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) runs
+	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) .venv-sample-factory .venv-rllib runs

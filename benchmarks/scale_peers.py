@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from scale import CORES, HERE, LIMIT, ROOT, settings_text
-from scale_rows import DEFAULT, ROWS
+from scale_rows import ONE_THREAD, ROWS
 from summary import figure, ratio
 
 sys.path.insert(0, str(HERE / "peer_runners"))
@@ -31,7 +31,7 @@ OURS_TOO = {
     "cartpole": ("1 group, lag 1", "2 groups, lag 1"),
     "breakout": ("2 groups, lag 0, 2 shards", "1 group, lag 1, 2 shards"),
 }
-"""Task -> candidates of that row that are measured besides the default."""
+"""Task -> candidates of that row that are measured besides one process with one thread."""
 DIFFERENCES = (
     "What differs: Sample Factory collects while it learns, with a policy that may be several updates old. RLlib "
     "collects and learns in turns, and its images are 32-bit floats. Both peers use Gymnasium's `AtariPreprocessing` "
@@ -43,7 +43,7 @@ DIFFERENCES = (
 
 def sides_of(task: str) -> dict[str, list[str]]:
     """Return the command of every side but for its interpreter; the first word is whose interpreter it is."""
-    found = {OURS: [OURS, str(HERE / "scale.py"), "--child", ROW_OF[task], DEFAULT]}
+    found = {OURS: [OURS, str(HERE / "scale.py"), "--child", ROW_OF[task], ONE_THREAD]}
     for candidate in OURS_TOO[task]:
         found[f"{OURS}, {candidate}"] = [OURS, str(HERE / "scale.py"), "--child", ROW_OF[task], candidate]
     for peer, script in PEERS.items():
@@ -116,7 +116,7 @@ def settings_of(task: Task, name: str, side: str) -> str:
     """Return the settings of a side for its table."""
     if side.startswith(OURS):
         return settings_text(
-            ROWS[ROW_OF[name]].sides[side.removeprefix(f"{OURS}, ") if side != OURS else DEFAULT]
+            ROWS[ROW_OF[name]].sides[side.removeprefix(f"{OURS}, ") if side != OURS else ONE_THREAD]
         )
     threads = 2 if side.endswith("2 threads") else 1
     return (
@@ -137,22 +137,29 @@ def report(kept: dict[str, Any]) -> str:
     ]
     for name, entry in kept.items():
         task, rounds = TASKS[name], entry["rounds"]
+        own = [side for side in sides_of(name) if side.startswith(OURS)]
         text.append(
             f"\n## {task.env_id}\n\n{task.num_envs} environments, rollouts of {task.num_steps} steps, minibatches of "
             f"{task.batch_size}, {task.epochs} epochs; {len(rounds)} round(s).\n\n"
-            "| side | settings | steps/s | ours / side |\n|---|---|---|---|"
+            f"| side | settings | steps/s |{''.join(f' {side} / side |' for side in own)}\n"
+            f"|---|---|---|{'---|' * len(own)}"
         )
         for side in sides_of(name):
             shown = settings_of(task, name, side)
             errors = [found[side]["error"] for found in rounds if "error" in found.get(side, {})]
             whole = [found for found in rounds if "steps_per_second" in found.get(side, {})]
             if errors or not whole:
-                text.append(f"| {side} | {shown} | {(errors or ['not measured'])[0].replace('|', '/')} | |")
+                text.append(
+                    f"| {side} | {shown} | {(errors or ['not measured'])[0].replace('|', '/')} |{' |' * len(own)}"
+                )
                 continue
-            both = [found for found in whole if "steps_per_second" in found.get(OURS, {})]
             speed = figure(found[side]["steps_per_second"] for found in whole).text()
-            times = ratio(both, "steps_per_second", OURS, side).text(".2f") if both and side != OURS else ""
-            text.append(f"| {side} | {shown} | {speed} | {times} |")
+            times = [
+                ratio(both, "steps_per_second", mine, side).text(".2f") if both and side not in own else ""
+                for mine in own
+                for both in [[found for found in whole if "steps_per_second" in found.get(mine, {})]]
+            ]
+            text.append(f"| {side} | {shown} | {speed} | {' | '.join(times)} |")
     return "\n".join(text) + "\n"
 
 

@@ -5,6 +5,9 @@ learners never change a byte, even if samplers, learner ranks, the fork server, 
 (SIGKILL) or hang (SIGSTOP), and even if a run goes on with other numbers of processes.
 
 Every run that loses its own process is resumed with other numbers. After each run no process of it may be left.
+
+`make chaos-ray` does the same with runs on Ray clusters that they start, whose actors and nodes are struck as well, and
+writes `results/chaos_ray.md`.
 """
 
 import contextlib
@@ -55,6 +58,8 @@ class EngineScenario(Scenario):
     groups: int = 1
     lag: int = 0
     shards: int = 1
+    ray: bool = False
+    """Whether every start is on a Ray cluster of its own, every other time."""
 
     @property
     def title(self) -> str:
@@ -77,6 +82,8 @@ class EngineScenario(Scenario):
             for learners in (1, 2)
             if samplers <= self.groups and learners <= self.shards
         ]
+        if self.ray:  # a run on two learners is on the cluster only if the cluster is not the run's own
+            found = [("ray", samplers, 1) for samplers in (1, 2) if samplers <= self.groups]
         return [("local", 0, 1), *(each for each in found if each != ("process", 0, 1))]
 
 
@@ -123,11 +130,28 @@ SCENARIOS = (
     ),
 )  # fmt: skip
 
+RAY_SCENARIOS = (
+    EngineScenario(
+        "normalised, wrappers with statistics",
+        (*PPO, *PENDULUM, *NORMALISED, *STATISTICS, "--num-envs", "6"), 24_000, 1_500, groups=3, lag=0, ray=True,
+    ),
+    EngineScenario("masks", (*RECURRENT, *LOCKS, "{hint_steps: 1}", "--num-envs", "4"), 12_000, 1_000, groups=2, lag=1,
+        ray=True),
+    EngineScenario(
+        "prioritised, 3-step",
+        ("dqn", *SMALL_REPLAY, *POLE, "--prioritized", "--n-step", "3", "--num-envs", "4", "--train-freq", "16"),
+        8_000, 600, groups=2, lag=1, ray=True,
+    ),
+)  # fmt: skip
+
 STRIKES = {
     "sampler killed": "sampler killed",
     "sampler stopped": "sampler stopped",
     "learner killed": "learner rank killed",
     "learner stopped": "learner rank stopped",
+    "actor killed": "Ray actor killed",
+    "actor stopped": "Ray actor stopped",
+    "node killed": "Ray node killed",
     "server killed": "fork server killed",
     "server stopped": "fork server stopped",
     "driver killed": "run killed",
@@ -144,15 +168,24 @@ SIGNALS = {
 }
 
 
-def main(args: Args) -> int:
+@dataclass
+class EngineArgs(Args):
+    """Arguments of the command line."""
+
+    ray: bool = False
+    """Strike runs on Ray clusters."""
+
+
+def main(args: EngineArgs) -> int:
     """Run the chaos, print and write what came of it."""
-    chosen = [SCENARIOS[i] for i in args.scenarios] or list(SCENARIOS)
-    finished = Finished(chaos.ROOT / "runs" / "chaos_engines.json", fresh=args.fresh)
-    trials = chaos.torture_all(chosen, args.kills, args.seed, finished, torture)
-    text = report(trials)
+    name, known = ("chaos_ray", RAY_SCENARIOS) if args.ray else ("chaos_engines", SCENARIOS)
+    chosen = [known[i] for i in args.scenarios] or list(known)
+    finished = Finished(chaos.ROOT / "runs" / f"{name}.json", fresh=args.fresh)
+    trials = chaos.torture_all(chosen, args.kills or 8 * len(known), args.seed, finished, torture)
+    text = report(trials, name)
     print(text)
     if not args.scenarios:
-        write_text(chaos.ROOT / "results" / "chaos_engines.md", text)
+        write_text(chaos.ROOT / "results" / f"{name}.md", text)
     finished.path.unlink(missing_ok=True)
     return 1 if any(trial.differences for trial in trials) else 0
 
@@ -205,7 +238,7 @@ class Victim:
         while len(trial.kills) < strikes and (kind := self.strike(process)) is not None:
             trial.kills.append(kind)
             self.last = kind
-            if kind.startswith(("driver", "tree")):
+            if kind.startswith(("driver", "tree", "node")):  # a run ends with the only node of its cluster
                 process.communicate(timeout=120)
                 self.wait_for_the_end()
                 process = self.launch()
@@ -253,6 +286,8 @@ class Victim:
         """Return the processes of a run by what they are."""
         found: dict[str, list[int]] = {"sampler": [], "learner": [], "server": [], "driver": [pid]}
         found["tree"] = [pid, *descendants(pid)]
+        found["actor"] = [each for each in found["tree"] if "ray::HostActor" in command_of(each)]
+        found["node"] = [each for each in found["tree"] if "raylet/raylet" in command_of(each)]
         for child in children(pid):
             command = command_of(child)
             if "fork_server" in command:
@@ -358,18 +393,27 @@ WHAT_IS_COMPARED = (
 )
 
 
-def report(trials: Sequence[Trial]) -> str:
-    """Return the Markdown report."""
+ON_RAY = (
+    "Runs are on Ray clusters that they start themselves, or in one process. A run ends with the only node of its "
+    "cluster, and is then resumed."
+)
+
+
+def report(trials: Sequence[Trial], name: str) -> str:
+    """Return the Markdown report, with the strikes that took place."""
+    struck = {kind.split()[0] for trial in trials for kind in trial.kills}
+    columns = {kind: told for kind, told in STRIKES.items() if kind.split()[0] in struck}
+    title, ray = ("Chaos on Ray clusters", f" {ON_RAY}") if name == "chaos_ray" else ("Chaos in engines", "")
     return "\n".join(
         [
-            "# Chaos in engines",
+            f"# {title}",
             "",
-            f"Made by `make chaos-engines`: {WHAT_IS_COMPARED}",
+            f"Made by `make {name.replace('_', '-')}`: {WHAT_IS_COMPARED}{ray}",
             "",
-            *chaos.table(list(trials), STRIKES, "kills and stops"),
+            *chaos.table(list(trials), columns, "kills and stops"),
         ]
     )
 
 
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(Args, description=__doc__, default=Args(kills=8 * len(SCENARIOS)))))
+    sys.exit(main(tyro.cli(EngineArgs, description=__doc__, default=EngineArgs(kills=0))))
