@@ -31,6 +31,18 @@ class Plain(nn.Module):
         return self.scale * self.layers(flat)
 
 
+class Sigmoid(nn.Module):
+    """Reads the numbers as they lie in memory: the last bits of a sigmoid may depend on that."""
+
+    def __init__(self, observation_space: Space[Any], features_dim: int) -> None:
+        super().__init__()
+        self.features_dim = features_dim
+        self.layer = nn.Linear(width(observation_space), features_dim)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.sigmoid(self.layer(torch.sigmoid(inputs)))
+
+
 class Dropping(Plain):
     """Forgets half of its features while it learns."""
 

@@ -314,7 +314,7 @@ class TrainConfig(CheckedConfig):
             given = [name for name, usual in OF_RAY.items() if getattr(self, name) != usual]
             found += [f"{name} is given, but engine is '{self.engine}'; use engine ray" for name in given]
         for name, amount in self.ray_resources.items():
-            if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < 10**6:
+            if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < 2**53:
                 found.append(f"ray_resources has {name} {amount!r}; use a number such as 1 or 0.5")
         return found
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.core.errors import UserError
 from rl_training.core.types import Array
 
 ALIGNMENT = 64
@@ -31,7 +32,10 @@ class PackedModule:
         stop = 0
         for name, tensor in module.state_dict().items():
             if not isinstance(tensor, Tensor):
-                raise ValueError(f"'{name}' of {type(module).__name__} is not a tensor")
+                raise UserError(
+                    f"'{name}' of {type(module).__name__} is not a tensor, so samplers cannot receive it; leave it out "
+                    "of state_dict, or use engine 'local' with env_groups 1 and lag 0"
+                )
             start = -(-stop // ALIGNMENT) * ALIGNMENT
             stop = start + tensor.element_size() * prod(tensor.shape)
             self.places.append(Place(name, tuple(tensor.shape), tensor.dtype, start, stop))

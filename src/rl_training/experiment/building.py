@@ -98,6 +98,7 @@ def build_parts(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJE
     context = _build_context(config, spec, given)
     with one_thread():  # initial weights do not depend on the number of threads
         parts = chosen.build(config.algorithm, context)
+    _set_acting(parts.actor)
     _use_shards(parts.learner, config, given)
     for name, function in given.loss_names(config).items():
         loss = name.removesuffix("_gradient")
@@ -144,11 +145,18 @@ def build_actor(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJE
     refuse_actions(chosen, spec.action_space)
     try:
         with one_thread():
-            return chosen.build_actor(config.algorithm, _build_context(config, spec, given))
+            return _set_acting(chosen.build_actor(config.algorithm, _build_context(config, spec, given)))
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # how torch reports it
             raise
         raise UserError(f"there is not enough memory for the agent's networks: {error}") from error
+
+
+def _set_acting(actor: Actor[Any]) -> Actor[Any]:
+    """Set the policy to evaluation mode, in which it acts; updates set the modes that they need."""
+    if isinstance(actor.policy, nn.Module):
+        actor.policy.eval()
+    return actor
 
 
 def with_masks(

@@ -32,13 +32,13 @@ from rl_training.data.block_recorder import BlockRecorder, block_columns
 from rl_training.envs.stepper_factory import training_stepper
 from rl_training.experiment.agent_copies import copied_state
 from rl_training.experiment.building import UserObjects, build_actor, build_parts, with_masks
-from rl_training.experiment.learner_ranks.ranks import RankedLearner, sharded_learner
+from rl_training.experiment.learner_ranks.ranks import RankedLearner, sharded_learner, stateful_loss
 from rl_training.experiment.process_costs import measured_rounds
 from rl_training.experiment.resources import check_memory
 from rl_training.experiment.threads import (
     WORTHWHILE,
+    ThreadTrial,
     available_cores,
-    borrows_exactly,
     largest_layer,
     thread_setter,
 )
@@ -223,7 +223,9 @@ def _measured_update(config: TrainConfig, given: UserObjects, group: _Group) -> 
         num_steps = settings.num_steps
         rows = num_steps * config.num_envs
         batched = hasattr(settings, "batch_size")
-        least = -(-(settings.rows_per_step(config.num_envs) if batched else rows) // group.size)
+        unit = getattr(settings, "sequence_length", 1)  # num_steps is a multiple of it
+        wanted = settings.rows_per_step(config.num_envs) if batched else rows
+        least = -(-wanted // (group.size * unit)) * unit
         changes: dict[str, Any] = {"num_envs": group.size, "num_steps": least}
         short = changes | ({"update_epochs": 1} if epochs > 1 else {})
         first = _timed_updates(config.with_overrides(**short), given, group, once=True)
@@ -232,7 +234,8 @@ def _measured_update(config: TrainConfig, given: UserObjects, group: _Group) -> 
             used = max(min(epochs, int(times)), 1)
             changes["update_epochs"] = used
         if batched:
-            changes["num_steps"] = min(least * max(int(times / epochs), 1), max(rows // group.size, least))
+            most = max(rows // group.size // unit * unit, least)
+            changes["num_steps"] = min(least * max(int(times / epochs), 1), most)
         measured = config.with_overrides(**changes)
         factor = rows / (changes["num_steps"] * group.size)
     else:
@@ -256,7 +259,7 @@ def _measured_update(config: TrainConfig, given: UserObjects, group: _Group) -> 
         parameter_bytes=_tensor_bytes(parts.learner.state_dict().get("model", {})),
         takes_shards=(takes_shards := _takes_shards(parts.learner)),
         threaded=threaded,
-        borrows=helps and borrows_exactly(measured, group.spec, parts.learner.update_path),
+        borrows=helps and _borrows(measured, given, group),
         exchange=_exchange(measured, given, group, found, repeated) if takes_shards else USUAL_EXCHANGE,
         factor=factor * epochs / used,
         prepare_factor=factor,
@@ -304,11 +307,21 @@ def _threaded(config: TrainConfig, given: UserObjects, group: _Group) -> float |
         set_threads(1)
 
 
+def _borrows(config: TrainConfig, given: UserObjects, group: _Group) -> bool:
+    """Return whether `num_threads: auto` may borrow a core: two threads give the bytes of one on this processor."""
+    parts = build_parts(config, group.spec, given)
+    set_threads = thread_setter(config, group.spec, parts.learner.update_path)
+    trial = ThreadTrial(parts.learner, set_threads, 2)
+    _timed_updates(config, given, group, parts=parts, updates=trial, once=True)
+    return trial.exact
+
+
 def _exchange(
     config: TrainConfig, given: UserObjects, group: _Group, whole: _Timed, repeated: float
 ) -> float:
     """Return what a gradient step takes longer if two processes compute its shards, measured with a real one."""
-    if available_cores() < 2 or config.algorithm.rows_per_step(config.num_envs) < 2:
+    one_process = stateful_loss(given.losses_for(config)) is not None  # it computes all shards
+    if one_process or available_cores() < 2 or config.algorithm.rows_per_step(config.num_envs) < 2:
         return USUAL_EXCHANGE
     config = config.with_overrides(engine="process", learner_shards=2, num_learners=2)
     parts = build_parts(config, group.spec, given)

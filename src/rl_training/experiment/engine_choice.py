@@ -8,12 +8,13 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.cpu import usable_cores
-from rl_training.core.errors import text_of
+from rl_training.core.errors import UserError, text_of
 from rl_training.core.protocols import Engine
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.console import Console
 from rl_training.experiment.cost_measurement import measure_costs
 from rl_training.experiment.hosting import open_engine
+from rl_training.experiment.learner_ranks.ranks import stateful_loss
 from rl_training.experiment.learner_ranks.ray_ranks import refuse_missing_room
 from rl_training.experiment.throughput import (
     NOTHING_TO_DIVIDE,
@@ -82,10 +83,13 @@ def open_placed(
 
 
 def _measured(config: TrainConfig, given: UserObjects) -> Costs:
-    """Return the costs of a run, measured without its own losses: those may keep state, which must not change."""
+    """Return the costs of a run, measured without the losses that were given: those may keep state."""
+    given = replace(given, losses={})
+    if stateful_loss(given.losses_for(config)) is not None:
+        raise UserError("its loss may keep state, which measuring would change")
     with warnings.catch_warnings():  # the run itself shows them
         warnings.simplefilter("ignore")
-        return measure_costs(config, replace(given, losses={}), keep_workers=True)
+        return measure_costs(config, given, keep_workers=True)
 
 
 def _placed(config: TrainConfig, choice: EngineChoice) -> TrainConfig:

@@ -1,8 +1,9 @@
 """Hosts of environment groups, and the engine of a run: built from its config, here or in another process."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 from gymnasium.envs.registration import load_env_creator
 
 from rl_training.config import TrainConfig
+from rl_training.config.env_wrappers import wrapper_calls
+from rl_training.config.object_paths import imported_object
 from rl_training.core.cpu import usable_cores
 from rl_training.core.one_thread import one_thread
 from rl_training.core.packing import PackedModule, share_storage
@@ -27,7 +30,7 @@ from rl_training.experiment.resources import keep_freed_memory
 from rl_training.runtime.crews import Crew
 from rl_training.runtime.engines.fork_server import ForkServer
 from rl_training.runtime.engines.local import GroupsEngine, Layout, LocalCrew, LocalEngine
-from rl_training.runtime.engines.process import ProcessCrew
+from rl_training.runtime.engines.process import ProcessCrew, encoded_setup
 from rl_training.runtime.engines.ray import RayCrew
 from rl_training.runtime.engines.ray_site import RaySite
 from rl_training.runtime.engines.sampler_process import serve
@@ -45,12 +48,16 @@ class HostBuilder:
     dtype: torch.dtype
     registered: Any = None
     """The entry of `env_id` in Gymnasium's registry: a script may have registered it, which no other process runs."""
+    of_script: Mapping[str, Any] = field(default_factory=dict)
+    """Classes that the config names as `__main__:Name`."""
 
     def __call__(self, groups: Sequence[int], columns: Callable[[int, int], Mapping[str, Array]]) -> Host:
         torch.set_default_dtype(self.dtype)
         torch.set_num_threads(1)
         if self.registered is not None:
             gymnasium.registry.setdefault(self.registered.id, self.registered)
+        for name, found in self.of_script.items():
+            vars(sys.modules["__main__"]).setdefault(name, found)
         built = {group: self._group(group, columns) for group in groups}
         policies = [policy for _, policy in built.values()]
         for policy in policies[1:]:
@@ -61,7 +68,7 @@ class HostBuilder:
         config, sizes = self.config, self.config.group_sizes
         first = [0, *accumulate(sizes)][group]
         stepper = training_stepper(config, self.given.factory, num_envs=sizes[group], first_index=first)
-        own = config.with_overrides(seed=group_seed(config, group))
+        own = config.with_overrides(seed=group_seed(config, group), device="cpu")  # where hosts act
         actor = build_actor(own, stepper.spec, replace(self.given, losses={}))
         actor.policy.requires_grad_(False).to("cpu")
         recorders = [BlockRecorder(columns(group, slot)) for slot in range(num_slots(config))]
@@ -118,12 +125,17 @@ class CrewBuilder:
         self.config, self.given, self.num_hosts = config, given, num_hosts
         self._place: ForkServer | RaySite | None = None
         if num_hosts:
+            encoded_setup(self._builder())  # what cannot be sent is refused before there is a run folder
             self._place = new_ray_site(config) if config.engine == "ray" else new_fork_server()
+
+    def _builder(self) -> HostBuilder:
+        config = self.config
+        registered, of_script = _registered(config.env_id), _classes_of_script(config)
+        return HostBuilder(config, self.given, torch.get_default_dtype(), registered, of_script)
 
     def hire(self, actor: Acting, source: ExperienceSource[Any]) -> Crew:
         """Start the hosts."""
-        config, sizes = self.config, self.config.group_sizes
-        builder = HostBuilder(config, self.given, torch.get_default_dtype(), _registered(config.env_id))
+        config, sizes, builder = self.config, self.config.group_sizes, self._builder()
 
         def layout(group: int) -> Layout:
             return block_columns(
@@ -182,6 +194,16 @@ def _registered(env_id: str) -> Any:
         creator: Any = load_env_creator(found.entry_point)
         return replace(found, entry_point=creator)
     return found
+
+
+def _classes_of_script(config: TrainConfig) -> dict[str, Any]:
+    """Return the wrappers and the encoder that the script itself defines, by the name that the config looks up."""
+    paths = [*(path for path, _ in wrapper_calls(config.env_wrappers)), config.algorithm.encoder]
+    names = {
+        path.removeprefix("__main__:").partition(".")[0] for path in paths if path.startswith("__main__:")
+    }
+    found = {name: imported_object(f"__main__:{name}") for name in sorted(names)}
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def new_fork_server() -> ForkServer:

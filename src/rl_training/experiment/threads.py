@@ -58,14 +58,6 @@ def thread_setter(config: TrainConfig, spec: EnvSpec, update_path: str) -> SetTh
     return set_threads
 
 
-def borrows_exactly(config: TrainConfig, spec: EnvSpec, update_path: str) -> bool:
-    """Return whether more threads are expected to change no bit: NumPy's do not, torch's do in convolutions.
-
-    A run does not rely on it: it compares the results of an update before it borrows a core.
-    """
-    return _by_numpy(config, spec, update_path)
-
-
 def _by_numpy(config: TrainConfig, spec: EnvSpec, update_path: str) -> bool:
     """Return whether NumPy computes most of an update."""
     by_hand = update_path.startswith("explicit") and choose_device(config.device).type == "cpu"
@@ -226,29 +218,51 @@ class SpareCores(UpdatesAround):
             self._idle.since_last_look()
 
     def _compare(self, batch: Any, progress: Progress) -> UpdateResult:
-        """Take one update with one thread and again with `most`; keep the first if they differ."""
-        learner = self.learner
-        before, generators = copied_state(learner.state_dict()), copy.deepcopy(global_generators())
-        result = learner.update(batch, progress)
-        single, single_generators = copied_state(learner.state_dict()), copy.deepcopy(global_generators())
-        if (
-            learner.not_finite(single) is not None
-        ):  # such a state cannot be loaded; the trainer raises an error
-            return result
-        learner.load_state_dict(before)
-        set_global_generators(generators)
-        self._set_threads(self.most)
-        try:
-            again = learner.update(batch, progress)
-            same = _same_numbers(again, result) and _same_bytes(learner.state_dict(), single)
-        finally:
-            self._set_threads(1)
-        learner.load_state_dict(single)
-        set_global_generators(single_generators)
-        if not same:
+        """Take one update with one thread, and find out whether `most` would have given the same."""
+        result, same = compared_update(self.learner, batch, progress, self._set_threads, self.most)
+        if same is False:
             self.exact = False
-        elif self._metrics <= result.metrics.keys():
+        elif same and self._metrics <= result.metrics.keys():
             self.exact, self._rows = True, len(batch)
+        return result
+
+
+def compared_update(
+    learner: StatefulLearner, batch: Any, progress: Progress, set_threads: SetThreads, number: int
+) -> tuple[UpdateResult, bool | None]:
+    """Take an update with one thread; return its result, and whether more threads give the same bytes.
+
+    None if that is unknown, because the weights are not finite any more: the trainer raises an error.
+    """
+    before, generators = copied_state(learner.state_dict()), copy.deepcopy(global_generators())
+    result = learner.update(batch, progress)
+    single, single_generators = copied_state(learner.state_dict()), copy.deepcopy(global_generators())
+    if learner.not_finite(single) is not None:  # such a state cannot be loaded
+        return result, None
+    learner.load_state_dict(before)
+    set_global_generators(generators)
+    set_threads(number)
+    try:
+        again = learner.update(batch, progress)
+        same = _same_numbers(again, result) and _same_bytes(learner.state_dict(), single)
+    finally:
+        set_threads(1)
+    learner.load_state_dict(single)
+    set_global_generators(single_generators)
+    return result, same
+
+
+class ThreadTrial(UpdatesAround):
+    """A learner whose updates find out whether several threads give the bytes of one."""
+
+    def __init__(self, learner: StatefulLearner, set_threads: SetThreads, number: int) -> None:
+        self.learner, self._set_threads, self._number = learner, set_threads, number
+        self.exact = True
+
+    def update(self, batch: Any, progress: Progress) -> UpdateResult:
+        """Take an update with one thread, and compare."""
+        result, same = compared_update(self.learner, batch, progress, self._set_threads, self._number)
+        self.exact = self.exact and same is True
         return result
 
 

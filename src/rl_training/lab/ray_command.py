@@ -3,6 +3,7 @@
 It is sent to the node by value and imports only the standard library, so that it can report what the node lacks.
 """
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -58,16 +59,21 @@ class Command:
                 stderr=errors_file,
                 process_group=0,
             )
-        for number in self._asked:  # before the process began
-            self._process.send_signal(number)
+        self._deliver()
         return self._process.wait()
 
     def send(self, number: int) -> None:
         """Send a signal to the command, as soon as it runs."""
-        if self._process is None:
-            self._asked.append(number)
-        else:
-            self._process.send_signal(number)
+        self._asked.append(number)
+        if self._process is not None:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        """Send the signals that were asked for, each once; `run` and `send` may both be here."""
+        assert self._process is not None
+        with contextlib.suppress(IndexError):
+            while True:
+                self._process.send_signal(self._asked.pop(0))
 
 
 def _variables(order: Order) -> dict[str, str]:

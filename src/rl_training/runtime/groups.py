@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from rl_training.core.blocks import Block
+from rl_training.core.errors import UserError, reason
 from rl_training.core.packing import PackedModule
 from rl_training.core.protocols import Recorder
 from rl_training.core.seeding import (
@@ -216,7 +217,13 @@ class Host:
 
 def _kept(step: StepContext) -> StepContext:
     """Return a step with infos of its own: environments may change theirs before the callbacks see them."""
-    return replace(step, infos=copy.deepcopy(step.infos))
+    try:
+        return replace(step, infos=copy.deepcopy(step.infos))
+    except Exception as error:
+        raise UserError(
+            f"callbacks with on_step see the infos of environments, but one cannot be copied ({reason(error)}); remove "
+            "it in a wrapper, or use engine 'local' with env_groups 1 and lag 0"
+        ) from error
 
 
 MakeHost = Callable[[Sequence[int], Callable[[int, int], Mapping[str, Array]]], Host]

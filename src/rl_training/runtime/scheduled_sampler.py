@@ -344,7 +344,7 @@ class ScheduledSampler:
             while missing and (rollout := self._received.get((group, missing[0].number))) is not None:
                 state, missing = rollout.state, missing[1:]
             # only environments that cannot be restored use it; they must not repeat their first episodes
-            stream = (self._due[group], self.restarts)
+            stream = (*self._start.seed_stream, self._due[group], self.restarts)
             self.crew.begin(group, replace(self._start_of(group, state), seed_stream=stream))
             for ticket in missing:
                 self._send(group, ticket)
@@ -453,10 +453,12 @@ class ScheduledSampler:
     def load_state_dict(self, state: State) -> list[int]:
         """Continue from a saved state; return the environments that could not be restored.
 
-        If the environments were divided into other groups, all of them begin new episodes.
+        If the environments were divided into other groups, all of them begin new episodes. A single group continues as
+        in a `LocalSampler`, whatever its size was: its explorer has its state.
         """
         states = saved_groups(state)
-        if [_group_size(own) for own in states] != list(self.group_sizes):
+        alone = self.shares_generators and len(states) == 1
+        if not alone and [_group_size(own) for own in states] != list(self.group_sizes):
             self.start()
             return list(range(len(self._rows)))
         lost = self._begin([as_arrays(own) for own in states])

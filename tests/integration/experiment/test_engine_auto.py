@@ -336,6 +336,27 @@ def test_a_loss_with_state_is_not_called_by_the_measurement(tiny):
     assert models[0] == models[1]
 
 
+class Counts:
+    """A loss of a class that remembers how often it was called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, minibatch: Any, **settings: Any) -> Any:
+        self.calls += 1
+        return ppo.ppo_loss(minibatch, **settings)
+
+
+def test_a_class_whose_loss_may_keep_state_is_not_measured(tiny):
+    class Own(ppo.PPO):
+        loss = Counts()
+
+    notes = Notes()
+    place_run(tiny("ppo", num_envs=4, engine="auto"), UserObjects(algorithm=Own), notes)
+    assert Own.loss.calls == 0
+    assert "could not be measured (its loss may keep state" in notes.texts[-1]
+
+
 def test_warnings_of_an_environment_are_shown_by_the_run_itself(case):
     class Warns(gymnasium.Wrapper[Any, Any, Any, Any]):
         def reset(self, **settings: Any) -> Any:

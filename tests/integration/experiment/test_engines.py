@@ -21,6 +21,7 @@ from gymnasium import spaces
 from rl_training import PPO
 from rl_training.core.errors import EnvironmentFault, RunFault, UserError
 from rl_training.core.messages import decode
+from rl_training.core.types import Progress
 from rl_training.data.sources import RolloutSource
 from rl_training.experiment import hosting
 from rl_training.experiment.agent_copies import copied_state
@@ -30,7 +31,9 @@ from rl_training.policies.explorers import EpsilonGreedyExplorer
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.engines import process
 from rl_training.runtime.engines.fork_server import ForkServer
+from rl_training.runtime.engines.local import LocalCrew
 from rl_training.runtime.engines.process import ProcessCrew
+from rl_training.runtime.groups import Ticket
 from rl_training.runtime.steps import StepContext
 from support.callbacks import StopAtCollect
 from support.compared_runs import tensors
@@ -175,6 +178,23 @@ def test_callbacks_see_the_infos_of_their_step(tiny):
     assert len(set(found[0].seen)) > 5
 
 
+def test_infos_that_cannot_be_copied_are_one_error(tiny):
+    lock = threading.Lock()
+
+    class Locked(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], {"lock": lock}
+
+    class Watches(Callback):
+        def on_step(self, step: StepContext) -> None: ...
+
+    config = tiny("ppo", num_envs=4, env_groups=2)
+    with pytest.raises(
+        UserError, match=r"cannot be copied .*; remove it in a wrapper, or use engine 'local'"
+    ):
+        PPO(config, env=lambda: Locked(gymnasium.make("CartPole-v1"))).learn(callbacks=[Watches()])
+
+
 class FakeProcess:
     """A process that answers when it is told to."""
 
@@ -222,6 +242,46 @@ def test_a_crew_that_cannot_be_sent_leaves_no_descriptor(tiny):
         with pytest.raises(UserError, match="cannot be sent to other processes"):
             PPO(config, env=build).learn()
     assert len(os.listdir("/proc/self/fd")) == before
+    assert not Path(config.output_dir).exists(), "bad input leaves no run folder"
+
+
+def test_a_fork_that_fails_leaves_the_other_processes_alone():
+    server = ForkServer("tiny_forks", "serve")
+    try:
+        first = server.fork()
+        with pytest.raises(
+            RunFault, match=r"no process can be started: .*; use fewer num_samplers, or raise"
+        ):
+            server.fork()
+        assert server.process.poll() is None
+        assert first.connection.recv() == "alive"
+        first.connection.send("still there")
+        assert first.connection.recv() == "still there"
+    finally:
+        server.close()
+
+
+def test_a_fault_of_the_next_rollout_waits_for_its_turn():
+    """With lag 1 it is collected before this one is learned from, which must not be lost with it."""
+
+    class FailsSecond:
+        calls = 0
+
+        def load(self, version: int, packed: Any) -> None: ...
+
+        def collect(self, group: int, ticket: Any) -> Any:
+            self.calls += 1
+            if self.calls == 2:
+                raise EnvironmentFault("broken")
+            return "rollout"
+
+    crew = LocalCrew(lambda groups, columns: FailsSecond(), 1, lambda group: {})  # type: ignore[arg-type,return-value]
+    crew.publish(0, np.zeros(1, np.uint8))
+    for number in range(2):
+        crew.submit(0, Ticket(number, 0, 8, Progress()))
+    assert crew.receive(0.0) == "rollout"
+    with pytest.raises(EnvironmentFault, match="broken"):
+        crew.receive(0.0)
 
 
 class Disturbed(Callback):
@@ -448,6 +508,15 @@ def test_an_agent_goes_on_with_other_groups(case, before, after):
     assert changed, "it learns"
 
 
+@pytest.mark.parametrize("settings", [{"num_envs": 2}, {}], ids=["fewer", "as many"])
+@pytest.mark.parametrize("backend", ["sync", "native"])
+def test_an_agent_goes_on_alike_with_every_engine(case, rows, settings, backend):
+    """Also where its environments begin new episodes: the explorer continues its stream."""
+    first = train(case("ppo, statistics", env_id="CartPole-v1", env_wrappers=(), env_backend=backend)).run_dir
+    runs = [PPO.load(first, engine=engine, **settings).learn(128).run_dir for engine in ("local", "process")]
+    assert_same_files(*runs, rows)
+
+
 REGISTERED = """
 import gymnasium, sys
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
@@ -456,16 +525,23 @@ from rl_training import PPO
 class Mine(CartPoleEnv):
     pass
 
+class Doubled(gymnasium.RewardWrapper):
+    def reward(self, reward):
+        return 2 * reward
+
 gymnasium.register("Mine-v0", entry_point=sys.argv[1] if len(sys.argv) > 1 else Mine, max_episode_steps=50)
 if __name__ == "__main__":
     for engine in ("local", "process"):
         model = PPO("Mine-v0", num_envs=4, env_groups=2, num_steps=8, batch_size=16, hidden_sizes=(8,), engine=engine,
-                    total_timesteps=128, output_dir=engine, eval_every_timesteps=0)
+                    total_timesteps=128, output_dir=engine, eval_every_timesteps=0,
+                    env_wrappers=[Doubled] if sys.argv[2:] else ())
         model.learn()
 """
 
 
-@pytest.mark.parametrize("entry_point", [(), ("__main__:Mine",)], ids=["class", "name"])
+@pytest.mark.parametrize(
+    "entry_point", [(), ("__main__:Mine",), ("__main__:Mine", "wrapped")], ids=["class", "name", "wrapper"]
+)
 def test_an_environment_that_only_the_script_registers(tmp_path, entry_point):
     (tmp_path / "script.py").write_text(REGISTERED)
     done = subprocess.run(

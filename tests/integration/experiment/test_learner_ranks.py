@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,16 +19,18 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rl_training import SAC
-from rl_training.algorithms.ppo import ppo_loss
+from rl_training import PPO, SAC
+from rl_training.algorithms import ppo
+from rl_training.algorithms.losses import Loss
+from rl_training.algorithms.ppo import PPOLearner, ppo_loss
 from rl_training.algorithms.sac import SACLearner
 from rl_training.core.errors import UserError
 from rl_training.core.types import EnvSpec
 from rl_training.data.recurrent_rollout_buffer import SequenceBatch
 from rl_training.experiment.building import build_parts
 from rl_training.experiment.learner_ranks import exchanges, ranks
-from rl_training.experiment.learner_ranks.memory import SharedBlock, read_batch, write_batch
-from rl_training.experiment.learner_ranks.rank import digest_of
+from rl_training.experiment.learner_ranks.memory import Board, SharedBlock, read_batch, write_batch
+from rl_training.experiment.learner_ranks.rank import digest_of, loss_codes
 from rl_training.experiment.learner_ranks.ranks import RankedLearner, num_learners
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
@@ -72,6 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
     "recurrent_ppo, masks": {"env_id": LOCKS},
     "dqn, priorities": {"prioritized": True, "n_step": 3},
     "td3": {},
+    "sac, encoder": {"encoder": "tiny_encoders:Sigmoid", "features_dim": 7},
     "ppo, pixels": {"env_id": "rl_training.envs.tasks:rl_training/Catch-v0", "features_dim": 16},
 }
 
@@ -288,6 +292,104 @@ def test_a_patched_loss_that_arrives_as_the_original_is_noticed(
         together = train(config).run_dir
     assert started[0].helped == 0
     assert_same_run(alone, together, rows)
+
+
+def test_a_patched_gradient_is_noticed(
+    tmp_path: Path, cores: Any, started: list[RankedLearner], rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = ppo.ppo_gradient
+
+    @functools.wraps(original)
+    def halved(minibatch: Any, **settings: Any) -> Any:
+        parts, *gradients = original(minibatch, **settings)
+        return parts, *[None if each is None else 0.5 * each for each in gradients]
+
+    monkeypatch.setattr("rl_training.algorithms.ppo.ppo_gradient", halved)
+    config = tiny_config("ppo", tmp_path, **SHARDED)
+    cores(1)
+    alone = train(config).run_dir
+    cores(2)
+    with pytest.warns(UserWarning, match="its loss_gradient .*ppo_gradient is another function there"):
+        together = train(config).run_dir
+    assert started[0].helped == 0
+    assert_same_run(alone, together, rows)
+
+
+FACTOR = 1.0
+
+
+def scaled_loss(minibatch: Any, *, power: int = 1, **settings: Any) -> Any:
+    parts = ppo_loss(minibatch, **settings)
+    return {**parts, "loss": FACTOR**power * parts["loss"]}
+
+
+def test_a_digest_of_a_loss_sees_constants_defaults_and_numbers_of_its_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def made(number: float) -> Any:
+        namespace: dict[str, Any] = {}
+        exec(f"def loss(minibatch):\n    return {number} * minibatch", namespace)  # another constant
+        return namespace["loss"]
+
+    def digest(function: Any) -> Any:
+        return loss_codes({"loss": Loss(function)})["loss"]
+
+    assert digest(made(1.5)) == digest(made(1.5)) != digest(made(2.5))
+    before = digest(scaled_loss)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 2.0)
+    assert digest(scaled_loss) != before
+    monkeypatch.undo()
+    assert digest(scaled_loss) == before
+    monkeypatch.setitem(scaled_loss.__kwdefaults__, "power", 3)
+    assert digest(scaled_loss) != before
+
+
+class Shuffling(PPOLearner):
+    """Scales the advantages of an update by a random number, outside the passes over slices."""
+
+    def update(self, batch: Any, progress: Any) -> Any:
+        scale = 0.5 + np.random.rand() + random.random()
+        return super().update(replace(batch, advantages=batch.advantages * scale), progress)
+
+
+class OwnPPO(PPO):
+    @staticmethod
+    def build_learner(settings: Any, context: Any, actor: Any) -> Any:
+        learner = PPO.build_learner(settings, context, actor)
+        learner.__class__ = Shuffling
+        return learner
+
+
+def test_random_numbers_of_an_own_learner_do_not_depend_on_the_processes(
+    tmp_path: Path, cores: Any, started: list[RankedLearner], rows: Any
+) -> None:
+    config = tiny_config("ppo", tmp_path, **SHARDED)
+    runs = []
+    for count in (1, 2):
+        cores(count)
+        runs.append(OwnPPO(config).learn().run_dir)
+    assert started[0].helped > 1
+    assert_same_run(*runs, rows)
+
+
+def test_a_row_that_is_complete_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rank was lost right after it had written the row, which other ranks may be reading."""
+    block, counters = SharedBlock(), SharedBlock()
+    board = Board(counters, 2, 2)
+    filled: list[int] = []
+
+    def absent(shard: int, seconds: float) -> bool:
+        board.ready[shard] = exchange.sequence
+        return True
+
+    exchange = exchanges.SharedMemoryExchange(block, board, 2, absent)
+    exchange.reserve(4, 4)
+    exchange.begin(0, (0,))
+    monkeypatch.setattr(exchanges, "LOOK_EVERY", 0.0)
+    exchange.complete(4, np.dtype(np.float32), lambda shard, row: filled.append(shard))
+    assert filled == [0]
+    block.close()
+    counters.close()
 
 
 class Counts:

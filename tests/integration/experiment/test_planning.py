@@ -5,6 +5,9 @@ import time
 
 import pytest
 
+from rl_training import PPO
+from rl_training.algorithms.ppo import ppo_loss
+from rl_training.experiment.building import UserObjects
 from rl_training.experiment.cost_measurement import measure_costs
 from rl_training.experiment.planning import plan
 
@@ -24,6 +27,29 @@ def test_measured_costs_are_those_of_a_whole_iteration(tiny, algo):
     assert costs.gradient_steps >= 1
     assert 100 < costs.parameter_bytes < 10**7
     assert seen[-3:] == ["updating", "copying", "collecting in other processes"]
+
+
+def test_sequences_of_any_length_are_measured(tiny):
+    config = tiny("recurrent_ppo", num_envs=4, num_steps=32, sequence_length=16, batch_size=32)
+    assert measure_costs(config).num_steps == 32
+
+
+class Stateful:
+    """A loss that remembers how often it was called."""
+
+    calls = 0
+
+    def __call__(self, minibatch, **settings):
+        Stateful.calls += 1
+        return ppo_loss(minibatch, **settings)
+
+
+def test_a_loss_that_may_keep_state_does_not_stop_a_plan(tiny):
+    class Own(PPO):
+        loss = Stateful()
+
+    costs = measure_costs(tiny("ppo"), UserObjects(algorithm=Own))
+    assert costs.exchange >= 0
 
 
 def test_a_continuous_policy_with_one_environment(tiny):

@@ -499,6 +499,7 @@ class TestFingerprint:
             ({"num_samplers": 2, "env_groups": 2}, "engine 'local' has one process"),
             ({"ray_address": "auto"}, "ray_address is given, but engine is 'local'"),
             ({"engine": "ray", "ray_resources": {"CPU": "many"}}, "ray_resources has CPU 'many'"),
+            ({"engine": "ray", "ray_resources": {"memory": 2**53}}, "ray_resources has memory"),
         ],
     )
     def test_engine_settings_that_contradict_each_other(self, settings, culprit):

@@ -11,7 +11,7 @@ from rl_training.core import cpu
 from rl_training.core.one_thread import one_thread
 from rl_training.core.types import EnvSpec, Progress, UpdateResult
 from rl_training.experiment import threads
-from rl_training.experiment.threads import IdleCores, SpareCores, available_cores, run_threads
+from rl_training.experiment.threads import IdleCores, SpareCores, ThreadTrial, available_cores, run_threads
 
 VECTOR = spaces.Box(-1.0, 1.0, (17,), np.float32)
 FRAMES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
@@ -314,3 +314,14 @@ class TestCores:
         monkeypatch.delattr(threads.os, "sched_getaffinity")
         monkeypatch.setattr(threads.os, "cpu_count", lambda: None)
         assert available_cores() == 1
+
+
+@pytest.mark.parametrize("inexact", [False, True])
+def test_a_trial_finds_out_whether_threads_change_the_bytes(inexact):
+    learner = Learner(inexact=inexact)
+    trial = ThreadTrial(learner, learner.set_threads, 2)
+    trial.update(torch.ones(4), Progress())
+    assert trial.exact is not inexact
+    assert learner.threads == 1
+    assert learner.used == [1, 2]
+    assert learner.weights.tolist() == [1.0, 1.0], "the result is that of one thread"

@@ -66,7 +66,8 @@ class SharedMemoryExchange:
         for shard in range(self.count):
             if shard not in self._own and not self._arrived(shard):
                 self._own.add(shard)
-                self._fill(shard, rows, fill)
+                if self._board.ready[shard] < self.sequence:  # others may be reading a row that is complete
+                    self._fill(shard, rows, fill)
         fence()
         return rows
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from types import CodeType
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.messages import decode
 from rl_training.core.one_thread import one_thread
-from rl_training.core.seeding import generator_state
+from rl_training.core.seeding import generator_state, set_global_generators
 from rl_training.core.state import Counter
 from rl_training.core.types import Array, EnvSpec, Progress, State
 from rl_training.experiment.building import UserObjects, build_learner
@@ -59,9 +60,11 @@ class LearnerCopy:
         """Return the learner; raise an error if a loss is not the one that was sent."""
         for name, code in loss_codes(self.losses).items():
             if code != self.codes[name]:
+                loss = self.losses[name.removesuffix("_gradient")]
+                function = loss.gradient if name.endswith("_gradient") else loss.function
                 raise UserError(
-                    f"its {name} {function_name(self.losses[name].function)} is another function there; pass the loss "
-                    "to the algorithm instead of patching it, or give it another name"
+                    f"its {name} {function_name(function)} is another function there; pass the loss to the algorithm "
+                    "instead of patching it or numbers that it reads, or give it another name"
                 )
         torch.set_default_dtype(self.dtype)
         learner = build_learner(self.config, self.spec, self.given, self.losses)
@@ -72,16 +75,28 @@ class LearnerCopy:
 
 
 def loss_codes(losses: Mapping[str, Loss]) -> dict[str, str | None]:
-    """Return a digest of the code of each loss; None for one that is not a plain function."""
-    return {name: _code_digest(loss.function) for name, loss in losses.items()}
+    """Return a digest of the code of each loss and gradient; None for one that is not a plain function."""
+    found = {name: _code_digest(loss.function) for name, loss in losses.items()}
+    return found | {f"{name}_gradient": _code_digest(loss.gradient) for name, loss in losses.items()}
 
 
 def _code_digest(function: Any) -> str | None:
+    """Return a hash of a function's code, of its defaults, and of the numbers and texts of its module that it reads."""
     code = getattr(function, "__code__", None)
     if code is None:
         return None
-    content = repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars)).encode()
-    return hashlib.sha256(content).hexdigest()
+    scope = function.__globals__
+    read = {name: scope[name] for name in code.co_names if isinstance(scope.get(name), int | float | str)}
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    plain = [each for each in defaults if each is None or isinstance(each, int | float | str)]
+    return hashlib.sha256(repr((_content(code), sorted(read.items()), plain)).encode()).hexdigest()
+
+
+def _content(part: Any) -> Any:
+    if isinstance(part, CodeType):
+        names = part.co_names, part.co_varnames, part.co_freevars
+        return part.co_code, names, [_content(each) for each in part.co_consts]
+    return sorted(map(repr, part)) if isinstance(part, frozenset) else repr(part)
 
 
 @dataclass(frozen=True)
@@ -101,8 +116,8 @@ class Order:
     """The state of the learner, if the rank does not have it."""
     normalizer: State | None = None
     """Statistics of observations, which off-policy sources change between updates."""
-    generator: torch.Tensor | None = None
-    """The state of torch's generator, if an update uses it."""
+    generators: State | None = None
+    """The states of the global generators, if an update uses them."""
 
 
 class Orders(Protocol):
@@ -131,8 +146,8 @@ def take(learner: BaseLearner, exchange: RankExchange, order: Order, digest: int
     normalizer = getattr(learner.owners.get("model"), "normalizer", None)
     if order.normalizer is not None and normalizer is not None:
         normalizer.load_state_dict(order.normalizer)
-    if order.generator is not None:
-        torch.set_rng_state(order.generator)
+    if order.generators is not None:
+        set_global_generators(order.generators)
     if digest != order.digest:
         raise RuntimeError("the weights differ from those of the run")
     learner.fixed_learning_rate = order.fixed_learning_rate

@@ -93,17 +93,21 @@ def sharded_learner(
         yield open_things.enter_context(contextlib.closing(ranked))
 
 
+def stateful_loss(losses: Mapping[str, Loss]) -> str | None:
+    """Return the name of a loss that may remember earlier minibatches, because it is not a plain function."""
+    return next((name for name, loss in losses.items() if not inspect.isfunction(loss.function)), None)
+
+
 def _keeps_state(losses: Mapping[str, Loss]) -> bool:
-    """Return whether a loss may remember earlier minibatches: then one process must compute all shards, in order."""
-    for name, loss in losses.items():
-        if not inspect.isfunction(loss.function):
-            warnings.warn(
-                f"{name} {function_name(loss.function)} is not a plain function and may keep state, so this process "
-                "computes all shards",
-                stacklevel=4,
-            )
-            return True
-    return False
+    """Return whether a loss may keep state: then one process must compute all shards, in order."""
+    if (name := stateful_loss(losses)) is None:
+        return False
+    warnings.warn(
+        f"{name} {function_name(losses[name].function)} is not a plain function and may keep state, so this process "
+        "computes all shards",
+        stacklevel=4,
+    )
+    return True
 
 
 class RankedLearner(ShardedLearner):
@@ -265,6 +269,7 @@ class Rank:
         self.update_path = ""
         self.failure: str | None = None
         self._life, self._seen = -1, time.monotonic()
+        self._looked = self._seen
 
     def wake(self) -> None:
         """Tell the process that an order will follow at once."""
@@ -300,8 +305,9 @@ class Rank:
                 f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             )
         life, now = board.alive[self.number], time.monotonic()
-        if life != self._life:
+        if life != self._life or now - self._looked > 1.0:  # perhaps this process itself was stopped
             self._life, self._seen = life, now
+        self._looked = now
         if self.ready and now - self._seen > SILENCE:
             return f"stopped: it gave no sign of life for {SILENCE:g} s"
         return f"took longer than {LATE:g} s for its part of an update" if seconds > LATE else None

@@ -10,6 +10,8 @@ from rl_training.algorithms.shards import Shards
 from rl_training.core.errors import UserError
 from rl_training.core.messages import encode_code
 from rl_training.core.protocols import Learner
+from rl_training.core.seeding import global_generators
+from rl_training.core.tensor_struct import TensorStruct
 from rl_training.core.types import Progress, UpdateResult
 from rl_training.experiment.agent_copies import copied_state
 from rl_training.experiment.learner_ranks.rank import LearnerCopy, Order, digest_of
@@ -31,6 +33,8 @@ class ShardedLearner(UpdatesAround):
         self.learner, self.shards, self._updates = learner, learner.shards, updates
 
     def update(self, batch: Any, progress: Progress) -> UpdateResult:
+        if isinstance(batch, TensorStruct):  # as other processes have it: the last bits may depend on strides
+            batch = batch.map(torch.Tensor.contiguous)
         result = self._updates.update(batch, progress)
         if not self.shards.used:
             raise UserError(
@@ -64,7 +68,7 @@ class OrderBook:
             self._learner.fixed_learning_rate,
             digest_of(self._learner),
             normalizer=None if normalizer is None else copied_state({"": normalizer.state_dict()})[""],
-            generator=torch.get_rng_state() if self._shards.uses_random else None,
+            generators=global_generators() if self._shards.uses_random else None,
         )
 
     def has_changed(self, order: Order) -> bool:

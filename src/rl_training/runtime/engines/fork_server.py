@@ -2,7 +2,8 @@
 
 A new interpreter takes seconds to import torch, a fork a few milliseconds. Only a process without threads may fork, so
 the run itself cannot. All processes end with the one that started them: the kernel kills the fork server with the run,
-and its forks with the fork server. Processes that a fork has started, such as simulators, are killed if it dies.
+and its forks with the fork server. Processes that a fork has started, such as simulators, are killed if it dies, but
+not if the fork server is killed.
 """
 
 import contextlib
@@ -67,6 +68,12 @@ class ForkServer:
             try:
                 process_id = self._ask("fork", theirs.fileno())
                 assert process_id is not None
+                if process_id < 0:
+                    ours.close()
+                    raise RunFault(
+                        f"no process can be started: {os.strerror(-process_id)}; use fewer num_samplers, or raise the "
+                        "limits on processes and memory"
+                    )
                 return ForkedProcess(self, process_id, ours)
             except (EOFError, OSError) as error:
                 ours.close()
@@ -138,18 +145,23 @@ class ForkedProcess:
 
 def main(arguments: Sequence[str]) -> None:
     """Fork and kill processes as asked, until the connection closes: `parent descriptor module function`."""
-    _, descriptor, module, function = arguments
+    _, own_end, module, function = arguments
     adopt_orphans()
     forks: set[int] = set()
-    connection = Connection(int(descriptor))
+    connection = Connection(int(own_end))
     with contextlib.suppress(EOFError, OSError):  # the run has ended
         run = getattr(importlib.import_module(module), function)
         while True:
             request, number, surroundings = decode(connection.recv_bytes())
             answer: int | None = None
             if request == "fork":
-                answer = _fork(connection, recv_handle(connection), run, surroundings)
-                forks.add(answer)
+                descriptor = recv_handle(connection)
+                try:
+                    answer = _fork(connection, descriptor, run, surroundings)
+                    forks.add(answer)
+                except OSError as error:  # a limit: the other forks go on
+                    os.close(descriptor)
+                    answer = -(error.errno or 1)
             else:
                 ending = [number] if request == "kill" else number
                 if request == "kill":

@@ -108,7 +108,7 @@ class LocalCrew:
             self.groups[0],
             lambda group, slot: {name: np.zeros(*each) for name, each in layout(group).items()},
         )
-        self._answers: deque[Rollout | Started] = deque()
+        self._answers: deque[Rollout | Started | Exception] = deque()
         self._newest = 0
         self._published: dict[int, Array] = {}
 
@@ -123,10 +123,16 @@ class LocalCrew:
     def submit(self, group: int, ticket: Ticket) -> None:
         version = self._newest if ticket.version is None else ticket.version
         self._host.load(version, self._published[version])
-        self._answers.append(self._host.collect(group, ticket))
+        try:
+            self._answers.append(self._host.collect(group, ticket))
+        except Exception as error:  # raised in its turn: the rollouts before it are whole
+            self._answers.append(error)
 
     def receive(self, timeout: float) -> Rollout | Started | HostLost | None:
-        return self._answers.popleft() if self._answers else None
+        answer = self._answers.popleft() if self._answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def restart(self, host: int) -> None:
         raise AssertionError("this process hosts all groups: it cannot be lost")

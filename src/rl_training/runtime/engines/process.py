@@ -62,7 +62,7 @@ class ProcessCrew:
         self._layout = memory_layout(
             [layout(group) for group in range(num_groups)], num_hosts, packed_bytes, slots
         )
-        self._setup = _encoded_setup(make_host)
+        self._setup = encoded_setup(make_host)
         self._memory = SharedArrays(self._layout)
         self._server = server
         self._hosts: list[HostProcess | None] = [None] * num_hosts
@@ -256,7 +256,8 @@ def shutdown(descriptor: int) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _encoded_setup(make_host: MakeHost) -> bytes:
+def encoded_setup(make_host: MakeHost) -> bytes:
+    """Return what builds a host as a message; raise an error if it cannot be sent to another process."""
     try:
         return encode_code(make_host)
     except Exception as error:
