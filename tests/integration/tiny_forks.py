@@ -3,7 +3,6 @@
 import errno
 import os
 from multiprocessing.connection import Connection
-from typing import Any
 
 FORKS = 0
 fork = os.fork
@@ -20,7 +19,7 @@ def limited() -> int:
 os.fork = limited
 
 
-def serve(connection: Connection[Any, Any]) -> None:
+def serve(connection: Connection) -> None:
     """Answer with what is sent."""
     connection.send("alive")
     while True:
