@@ -36,7 +36,7 @@ test-extras: $(EXTRAS)/.installed
 
 # the tests that start Ray clusters on this machine and kill parts of them; writes results/cluster.md
 cluster: $(CLUSTER)/.installed
-	$(CLUSTER)/bin/python -m pytest -m cluster --junitxml=$(CLUSTER)/tests.xml
+	$(CLUSTER)/bin/python -m pytest -m cluster tests/cluster tests/smoke --junitxml=$(CLUSTER)/tests.xml
 	$(CLUSTER)/bin/python scripts/test_report.py --kind cluster --files $(CLUSTER)/tests.xml --output results/cluster.md
 
 # the whole suite with the time of every test; writes results/test_durations.md
