@@ -63,7 +63,7 @@ class Pool:
         threads |= {name: config.env_kwargs[name] for name in OF_THE_THREADS if name in config.env_kwargs}
         for name, number in threads.items():
             if not isinstance(number, int) or (name == "num_threads" and number < 1):
-                raise UserError(f"env_kwargs has {name} {number!r}; use a whole number such as 2")
+                raise UserError(f"env_kwargs has {name} {number!r}; use a whole number of 1 or more")
         self._task, self._num_envs = task, num_envs
         self._options = {**options, **threads, "num_envs": num_envs, "max_episode_steps": NO_LIMIT}
         spec = envpool.make_spec(task, **self._options)

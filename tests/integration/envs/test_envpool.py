@@ -111,7 +111,7 @@ def test_a_resumed_run_goes_on_with_other_episodes(envpool, tmp_path, monkeypatc
     ("settings", "message"),
     [
         ({"env_id": "Blackjack-v1", "env_kwargs": {"natural": True}}, "Blackjack"),
-        ({"env_kwargs": {"num_threads": 0}}, "num_threads 0; use 1 or more"),
+        ({"env_kwargs": {"num_threads": 0}}, "num_threads 0; use a whole number of 1 or more"),
         ({"env_kwargs": {"batch_size": 1}}, "'batch_size'"),
         (CHEETAH | {"env_kwargs": {"frame_stack": 2}}, "takes no argument 'frame_stack'"),
         (GAME | {"noop_max": 0}, "noop_max is 0, but EnvPool needs 1 or more"),
