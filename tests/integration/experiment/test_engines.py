@@ -284,6 +284,40 @@ def test_a_fault_of_the_next_rollout_waits_for_its_turn():
         crew.receive(0.0)
 
 
+def test_a_fork_server_that_is_killed_while_it_starts_is_replaced_again(monkeypatch):
+    starts, start = [], ForkServer._start
+
+    def killed_at_first(self: ForkServer) -> None:
+        start(self)
+        starts.append(self.process)
+        if len(starts) <= 3:
+            self.process.kill()
+
+    monkeypatch.setattr(ForkServer, "_start", killed_at_first)
+    server = ForkServer("tiny_forks", "serve")
+    try:
+        assert server.fork().connection.recv() == "alive"
+        assert [process.poll() for process in starts] == [-signal.SIGKILL] * 3 + [None]
+    finally:
+        server.close()
+
+
+def test_a_fork_server_that_is_always_killed_is_an_error(monkeypatch):
+    start = ForkServer._start
+
+    def killed(self: ForkServer) -> None:
+        start(self)
+        self.process.kill()
+
+    monkeypatch.setattr(ForkServer, "_start", killed)
+    server = ForkServer("tiny_forks", "serve")
+    try:
+        with pytest.raises(RunFault, match="the fork server ended with exit code -9"):
+            server.fork()
+    finally:
+        server.close()
+
+
 class Disturbed(Callback):
     """Sends signals to processes of the crew at updates."""
 
