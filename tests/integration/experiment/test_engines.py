@@ -563,18 +563,27 @@ class Doubled(gymnasium.RewardWrapper):
     def reward(self, reward):
         return 2 * reward
 
+class Around(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("Mine-v0"))
+
 gymnasium.register("Mine-v0", entry_point=sys.argv[1] if len(sys.argv) > 1 else Mine, max_episode_steps=50)
+gymnasium.register("Around-v0", entry_point=Around)
+gymnasium.register("Broken-v0", entry_point="__main__:Missing")
 if __name__ == "__main__":
     for engine in ("local", "process"):
-        model = PPO("Mine-v0", num_envs=4, env_groups=2, num_steps=8, batch_size=16, hidden_sizes=(8,), engine=engine,
+        env_id = "Around-v0" if sys.argv[2:] == ["around"] else "Mine-v0"
+        model = PPO(env_id, num_envs=4, env_groups=2, num_steps=8, batch_size=16, hidden_sizes=(8,), engine=engine,
                     total_timesteps=128, output_dir=engine, eval_every_timesteps=0,
-                    env_wrappers=[Doubled] if sys.argv[2:] else ())
+                    env_wrappers=[Doubled] if sys.argv[2:] == ["wrapped"] else ())
         model.learn()
 """
 
 
 @pytest.mark.parametrize(
-    "entry_point", [(), ("__main__:Mine",), ("__main__:Mine", "wrapped")], ids=["class", "name", "wrapper"]
+    "entry_point",
+    [(), ("__main__:Mine",), ("__main__:Mine", "wrapped"), ("__main__:Mine", "around")],
+    ids=["class", "name", "wrapper", "inside another"],
 )
 def test_an_environment_that_only_the_script_registers(tmp_path, entry_point):
     (tmp_path / "script.py").write_text(REGISTERED)
