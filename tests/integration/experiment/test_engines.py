@@ -672,8 +672,8 @@ def test_an_environment_that_cannot_be_built_is_bad_input(tiny):
 SCRIPT = """
 import sys
 from rl_training import PPO
-PPO("CartPole-v1", seed=1, num_envs=4, engine="process", env_groups=2, lag={lag}, num_steps=32, batch_size=32,
-    total_timesteps=10_000_000, output_dir=sys.argv[1]).learn(progress=False)
+PPO("CartPole-v1", seed=1, num_envs=4, engine="process", env_groups=2, num_samplers=2, lag={lag}, num_steps=32,
+    batch_size=32, total_timesteps=10_000_000, output_dir=sys.argv[1]).learn(progress=False)
 """
 
 
