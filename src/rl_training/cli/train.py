@@ -15,7 +15,7 @@ from rl_training.cli.env_flags import TWO_ENVIRONMENTS
 from rl_training.cli.exit_codes import command_name
 from rl_training.config import TrainConfig, config_from_dict, known_algorithms, load_config, read_settings
 from rl_training.config.preprocessing import SETTINGS_OF
-from rl_training.config.presets import preset_name, presets
+from rl_training.config.presets import known_as, preset_name, presets
 from rl_training.core.errors import ConfigError, Interrupted, UserError, did_you_mean, printable
 from rl_training.envs.factory import import_factory
 from rl_training.experiment.checkpoints.folders import open_checkpoint
@@ -221,6 +221,8 @@ def _typed_algorithm(algo: str) -> type[Algorithm]:
     """Return the class of an algorithm that the user typed; raise an error that lists the algorithms."""
     known = known_algorithms()
     if algo not in known and ":" not in algo:
+        if (config := known_as(algo)) is not None:
+            raise UserError(f"'{algo}' is a config, not an algorithm; use --config {config}")
         near = did_you_mean(algo, known)
         raise UserError(
             f"unknown algorithm '{algo}'{near}{'' if near else ';'} algorithms are {', '.join(known)}, or module:Class "

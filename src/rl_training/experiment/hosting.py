@@ -16,6 +16,7 @@ from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import wrapper_calls
 from rl_training.config.object_paths import imported_object
 from rl_training.core.cpu import usable_cores
+from rl_training.core.messages import encode_code
 from rl_training.core.one_thread import one_thread
 from rl_training.core.packing import PackedModule, share_storage
 from rl_training.core.protocols import Acting, Engine, ExperienceSource, Sampler
@@ -46,16 +47,16 @@ class HostBuilder:
     config: TrainConfig
     given: UserObjects
     dtype: torch.dtype
-    registered: Any = None
-    """The entry of `env_id` in Gymnasium's registry: a script may have registered it, which no other process runs."""
+    registered: Sequence[Any] = ()
+    """Entries of Gymnasium's registry: a script may have made them, which no other process runs."""
     of_script: Mapping[str, Any] = field(default_factory=dict)
     """Classes that the config names as `__main__:Name`."""
 
     def __call__(self, groups: Sequence[int], columns: Callable[[int, int], Mapping[str, Array]]) -> Host:
         torch.set_default_dtype(self.dtype)
         torch.set_num_threads(1)
-        if self.registered is not None:
-            gymnasium.registry.setdefault(self.registered.id, self.registered)
+        for entry in self.registered:
+            gymnasium.registry.setdefault(entry.id, entry)
         for name, found in self.of_script.items():
             vars(sys.modules["__main__"]).setdefault(name, found)
         built = {group: self._group(group, columns) for group in groups}
@@ -187,13 +188,31 @@ class CrewBuilder:
             self._place.close()
 
 
-def _registered(env_id: str) -> Any:
-    """Return the entry of an environment in Gymnasium's registry, with its class if that is one of the script's."""
-    found = gymnasium.registry.get(env_id)
-    if found is not None and isinstance(found.entry_point, str) and found.entry_point.startswith("__main__:"):
-        creator: Any = load_env_creator(found.entry_point)
-        return replace(found, entry_point=creator)
+def _registered(env_id: str) -> list[Any]:
+    """Return the entry of an environment in Gymnasium's registry, and those of the script, which it may build on."""
+    own = gymnasium.registry.get(env_id)
+    found = [] if own is None else [_with_class(own)]
+    for entry in gymnasium.registry.values():
+        if entry is not own and _is_of_script(entry.entry_point):
+            with contextlib.suppress(Exception):  # it may not be needed
+                sent = _with_class(entry)
+                encode_code(sent)
+                found.append(sent)
     return found
+
+
+def _with_class(entry: Any) -> Any:
+    """Return an entry with its class, if its name is one of the script's."""
+    if isinstance(entry.entry_point, str) and _is_of_script(entry.entry_point):
+        creator: Any = load_env_creator(entry.entry_point)
+        return replace(entry, entry_point=creator)
+    return entry
+
+
+def _is_of_script(entry_point: Any) -> bool:
+    if isinstance(entry_point, str):
+        return entry_point.startswith("__main__:")
+    return getattr(entry_point, "__module__", None) == "__main__"
 
 
 def _classes_of_script(config: TrainConfig) -> dict[str, Any]:

@@ -123,6 +123,8 @@ def test_an_unknown_algorithm_is_answered_with_all_of_them(cli):
     listed = "algorithms are a2c, dqn, "
     assert f"unknown algorithm 'reinforce'; {listed}" in cli("train", "reinforce").sentence
     assert f"unknown algorithm 'pppo'; did you mean 'ppo'? {listed}" in cli("train", "pppo").sentence
+    wanted = "'ppo/cartpole' is a config, not an algorithm; use --config ppo/cartpole"
+    assert wanted in cli("train", "ppo/cartpole").sentence
 
 
 @pytest.mark.parametrize("arguments", [("MlpPolicy", "CartPole-v1"), ("CnnPolicy",)])

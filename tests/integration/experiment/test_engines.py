@@ -284,6 +284,40 @@ def test_a_fault_of_the_next_rollout_waits_for_its_turn():
         crew.receive(0.0)
 
 
+def test_a_fork_server_that_is_killed_while_it_starts_is_replaced_again(monkeypatch):
+    starts, start = [], ForkServer._start
+
+    def killed_at_first(self: ForkServer) -> None:
+        start(self)
+        starts.append(self.process)
+        if len(starts) <= 3:
+            self.process.kill()
+
+    monkeypatch.setattr(ForkServer, "_start", killed_at_first)
+    server = ForkServer("tiny_forks", "serve")
+    try:
+        assert server.fork().connection.recv() == "alive"
+        assert [process.poll() for process in starts] == [-signal.SIGKILL] * 3 + [None]
+    finally:
+        server.close()
+
+
+def test_a_fork_server_that_is_always_killed_is_an_error(monkeypatch):
+    start = ForkServer._start
+
+    def killed(self: ForkServer) -> None:
+        start(self)
+        self.process.kill()
+
+    monkeypatch.setattr(ForkServer, "_start", killed)
+    server = ForkServer("tiny_forks", "serve")
+    try:
+        with pytest.raises(RunFault, match="the fork server ended with exit code -9"):
+            server.fork()
+    finally:
+        server.close()
+
+
 class Disturbed(Callback):
     """Sends signals to processes of the crew at updates."""
 
@@ -529,18 +563,27 @@ class Doubled(gymnasium.RewardWrapper):
     def reward(self, reward):
         return 2 * reward
 
+class Around(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("Mine-v0"))
+
 gymnasium.register("Mine-v0", entry_point=sys.argv[1] if len(sys.argv) > 1 else Mine, max_episode_steps=50)
+gymnasium.register("Around-v0", entry_point=Around)
+gymnasium.register("Broken-v0", entry_point="__main__:Missing")
 if __name__ == "__main__":
     for engine in ("local", "process"):
-        model = PPO("Mine-v0", num_envs=4, env_groups=2, num_steps=8, batch_size=16, hidden_sizes=(8,), engine=engine,
+        env_id = "Around-v0" if sys.argv[2:] == ["around"] else "Mine-v0"
+        model = PPO(env_id, num_envs=4, env_groups=2, num_steps=8, batch_size=16, hidden_sizes=(8,), engine=engine,
                     total_timesteps=128, output_dir=engine, eval_every_timesteps=0,
-                    env_wrappers=[Doubled] if sys.argv[2:] else ())
+                    env_wrappers=[Doubled] if sys.argv[2:] == ["wrapped"] else ())
         model.learn()
 """
 
 
 @pytest.mark.parametrize(
-    "entry_point", [(), ("__main__:Mine",), ("__main__:Mine", "wrapped")], ids=["class", "name", "wrapper"]
+    "entry_point",
+    [(), ("__main__:Mine",), ("__main__:Mine", "wrapped"), ("__main__:Mine", "around")],
+    ids=["class", "name", "wrapper", "inside another"],
 )
 def test_an_environment_that_only_the_script_registers(tmp_path, entry_point):
     (tmp_path / "script.py").write_text(REGISTERED)
@@ -629,8 +672,8 @@ def test_an_environment_that_cannot_be_built_is_bad_input(tiny):
 SCRIPT = """
 import sys
 from rl_training import PPO
-PPO("CartPole-v1", seed=1, num_envs=4, engine="process", env_groups=2, lag={lag}, num_steps=32, batch_size=32,
-    total_timesteps=10_000_000, output_dir=sys.argv[1]).learn(progress=False)
+PPO("CartPole-v1", seed=1, num_envs=4, engine="process", env_groups=2, num_samplers=2, lag={lag}, num_steps=32,
+    batch_size=32, total_timesteps=10_000_000, output_dir=sys.argv[1]).learn(progress=False)
 """
 
 

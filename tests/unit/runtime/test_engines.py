@@ -9,10 +9,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from records import DrawingEnv
 
 from rl_training.config import TrainConfig
+from rl_training.core.errors import UserError
+from rl_training.core.messages import decode
 from rl_training.core.types import Progress
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.stepper import NOT_RESUMABLE, VectorStepper
 from rl_training.experiment.building import build_parts
+from rl_training.runtime.engines import ray_host
 from rl_training.runtime.engines.local import LocalEngine
 from rl_training.runtime.sampler import saved_envs
 
@@ -94,3 +97,12 @@ def test_the_environments_of_a_checkpoint_are_found_in_its_sampler() -> None:
     assert [envs["lengths"] for envs in saved_envs(state)] == [[0, 0]]
     assert saved_envs({"model": {}}) == []
     np.testing.assert_array_equal(sampler.rows.envs, [0, 1])
+
+
+def test_infos_that_cannot_be_sent_from_a_node_are_an_error_of_the_user():
+    """Not of the cluster: the crew would name it as the cause."""
+    answer, block = ray_host._answer(lambda: ({"infos": lambda: None}, None))
+    error = decode(answer)
+    assert isinstance(error, UserError)
+    assert "infos of the environments that cannot be sent" in str(error)
+    assert block is None

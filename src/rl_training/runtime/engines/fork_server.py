@@ -33,6 +33,8 @@ SECONDS_TO_START = 120.0
 SECONDS_TO_ANSWER = 20.0
 SECONDS_TO_END = 3.0
 """Seconds that processes may take to end by themselves."""
+ATTEMPTS, ATTEMPTS_IF_KILLED = 2, 6
+"""How often a fork is tried; more often if a signal killed the fork server every time."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -62,8 +64,8 @@ class ForkServer:
         self._ready = False
 
     def fork(self) -> "ForkedProcess":
-        """Return a new process; if the fork server has died or hangs, another one is started once."""
-        for attempt in range(2):
+        """Return a new process; if the fork server has died or hangs, another one is started."""
+        for attempt in range(1, ATTEMPTS_IF_KILLED + 1):
             ours, theirs = Pipe()
             try:
                 process_id = self._ask("fork", theirs.fileno())
@@ -77,8 +79,11 @@ class ForkServer:
                 return ForkedProcess(self, process_id, ours)
             except (EOFError, OSError) as error:
                 ours.close()
-                if attempt:
-                    told = error if isinstance(error, TimeoutError) else self._ending()
+                hangs = isinstance(error, TimeoutError)
+                code = None if hangs else self._exit_code()
+                killed = code is not None and code < 0
+                if attempt >= (ATTEMPTS_IF_KILLED if killed else ATTEMPTS):
+                    told = error if hangs else _ending(code)
                     raise RunFault(f"no process can be started: {told}") from error
                 self.close()
                 self._start()
@@ -86,11 +91,11 @@ class ForkServer:
                 theirs.close()
         raise AssertionError("unreachable")
 
-    def _ending(self) -> str:
-        """Return how the fork server ended."""
+    def _exit_code(self) -> int | None:
+        """Return the exit code of the fork server; None if it has not ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return f"the fork server ended with exit code {self.process.wait(timeout=1.0)}"
-        return "the fork server closed its connection"
+            return self.process.wait(timeout=1.0)
+        return None
 
     def kill(self, process_id: int) -> int | None:
         """Kill a process; return its exit code, None if it is not known."""
@@ -123,6 +128,12 @@ class ForkServer:
             self._connection.close()
         self.process.kill()
         self.process.wait()
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "the fork server closed its connection"
+    return f"the fork server ended with exit code {code}"
 
 
 class ForkedProcess:

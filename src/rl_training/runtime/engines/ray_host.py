@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from rl_training.core.blocks import Block
-from rl_training.core.messages import decode, encode
+from rl_training.core.messages import decode
 from rl_training.core.one_thread import one_thread
 from rl_training.core.types import Array
-from rl_training.runtime.engines.sampler_process import sendable
+from rl_training.runtime.engines.sampler_process import encoded, sendable
 from rl_training.runtime.groups import Host
 
 Answer = tuple[bytes, Block | None]
@@ -121,4 +121,4 @@ def _answer(work: Callable[[], tuple[Any, Block | None]]) -> Answer:
         content, block = work()
     except BaseException as error:
         content, block = sendable(error), None
-    return encode(content), block
+    return encoded(content), block
