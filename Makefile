@@ -171,7 +171,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing into $(VENV) with everything the tests need (a few minutes the first time)"
-	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb,atari]"
+	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb,atari,offline]"
 	@touch $@ $(VENV)/.installed
 
 # The pinned list is complete and goes without a resolver: Tianshou asks for a virtualenv that it does not import and
