@@ -60,6 +60,11 @@ learn: $(VENV)/.installed-dev
 learn-lag: $(VENV)/.installed-dev
 	$(BIN)/python scripts/learn_lag.py
 
+# the offline algorithms on the datasets of `make datasets`; writes results/offline.md
+.PHONY: offline
+offline: $(VENV)/.installed-dev
+	$(BIN)/python scripts/offline.py $(TASKS)
+
 # Ours and the peers, in a virtual environment of their own; ROWS and ROUNDS as in `bench.py --help`.
 # With BASE=<commit>: this tree and that commit in turns, without peers.
 ifdef BASE
