@@ -60,6 +60,11 @@ learn: $(VENV)/.installed-dev
 learn-lag: $(VENV)/.installed-dev
 	$(BIN)/python scripts/learn_lag.py
 
+# the offline algorithms on the datasets of `make datasets`; writes results/offline.md
+.PHONY: offline
+offline: $(VENV)/.installed-dev
+	$(BIN)/python scripts/offline.py $(TASKS)
+
 # Ours and the peers, in a virtual environment of their own; ROWS and ROUNDS as in `bench.py --help`.
 # With BASE=<commit>: this tree and that commit in turns, without peers.
 ifdef BASE
@@ -171,7 +176,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing into $(VENV) with everything the tests need (a few minutes the first time)"
-	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb,atari]"
+	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb,atari,offline]"
 	@touch $@ $(VENV)/.installed
 
 # The pinned list is complete and goes without a resolver: Tianshou asks for a virtualenv that it does not import and

@@ -9,7 +9,7 @@ import pytest
 import rl_training
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.optimizers import FlatOptimizer
-from support.configs import tiny_config
+from support.configs import OFFLINE, tiny_config
 
 SOURCE = Path(rl_training.__file__).parent
 PPO_HOPS = ["learn", "train", "execute", "fit", "update", "_train_minibatch", "descend"]
@@ -30,7 +30,8 @@ def test_functions_entered_between_learn_and_the_optimizer(algo, tmp_path, monke
 
     monkeypatch.setattr(FlatOptimizer, "descend", counted)
     ALGORITHMS[algo](tiny_config(algo, tmp_path)).learn()
-    assert len(seen[0]) <= len(PPO_HOPS), seen[0]
+    # losses on held-out episodes are measured around updates
+    assert len(seen[0]) <= len(PPO_HOPS) + (algo in OFFLINE), seen[0]
     if algo == "ppo":
         assert seen[0] == PPO_HOPS
 

@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
+from support.datasets import tiny_dataset
 
 CONTINUOUS = ("sac", "td3")
+OFFLINE = tuple(name for name, face in ALGORITHMS.items() if face.config_class.needs_dataset)
+ONLINE = tuple(name for name in ALGORITHMS if name not in OFFLINE)
 REPLAY: dict[str, Any] = {"buffer_size": 100, "learning_starts": 16, "batch_size": 8}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 16, "batch_size": 16, "update_epochs": 2},
@@ -20,17 +24,22 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "sequence_length": 4,
         "core_size": 6,
     },
+    "bc": {"batch_size": 8},
 }
 
 
 def tiny_config(algo: str, output_dir: Path | str, **overrides: Any) -> TrainConfig:
-    """Return a config of 64 steps in two environments; keywords override settings of either level."""
+    """Return a config of 64 steps in two environments, or of 16 updates; keywords override settings of either level."""
+    env_id = overrides.pop("env_id", "Pendulum-v1" if algo in CONTINUOUS else "tiny_envs:Clockwork-v0")
+    budget: dict[str, Any] = {"total_timesteps": 64}
+    if algo in OFFLINE:
+        budget = {"dataset": tiny_dataset(env_id), "total_updates": 16}
     config = TrainConfig(
         algo=algo,
-        env_id="Pendulum-v1" if algo in CONTINUOUS else "tiny_envs:Clockwork-v0",
+        env_id=env_id,
         seed=1,
         output_dir=str(output_dir),
-        total_timesteps=64,
+        **budget,
         num_envs=2,
         eval_every_timesteps=0,
         num_eval_episodes=2,

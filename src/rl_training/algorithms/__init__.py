@@ -7,6 +7,7 @@ from gymnasium import Space, spaces
 
 from rl_training.algorithms.a2c import A2C
 from rl_training.algorithms.base import Algorithm
+from rl_training.algorithms.bc import BC
 from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
@@ -22,6 +23,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "sac": SAC,
     "td3": TD3,
     "recurrent_ppo": RecurrentPPO,
+    "bc": BC,
 }
 
 
@@ -44,4 +46,4 @@ def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
         )
 
 
-__all__ = ["A2C", "ALGORITHMS", "DQN", "PPO", "SAC", "TD3", "RecurrentPPO", "refuse_actions"]
+__all__ = ["A2C", "ALGORITHMS", "BC", "DQN", "PPO", "SAC", "TD3", "RecurrentPPO", "refuse_actions"]

@@ -143,15 +143,17 @@ class Algorithm:
         self,
         total_timesteps: int | None = None,
         *,
+        total_updates: int | None = None,
         callbacks: Sequence["Callback"] = (),
         progress: bool | Literal["auto"] = "auto",
     ) -> Self:
         """Train for `total_timesteps` (default: the setting) in a new run folder; return self.
 
-        Called again, or after `load`, it continues from the agent's current state. After an interruption, and without
-        a number, it resumes the same run up to its budget. However training ends, also by Ctrl-C or an error, the model
-        is then the agent of the last checkpoint; during training, `agent` is the one being trained. `progress` shows a
-        progress bar; `auto` does so in terminals and notebooks.
+        A model that learns from a dataset alone trains for `total_updates` instead. Called again, or after `load`, it
+        continues from the agent's current state. After an interruption, and without a number, it resumes the same run
+        up to its budget. However training ends, also by Ctrl-C or an error, the model is then the agent of the last
+        checkpoint; during training, `agent` is the one being trained. `progress` shows a progress bar; `auto` does so
+        in terminals and notebooks.
         """
         from rl_training.experiment.agent_copies import checkpoint_to_continue
         from rl_training.experiment.console import python_console
@@ -164,14 +166,15 @@ class Algorithm:
         callbacks = [follow, *callbacks]
         parts: dict[str, Any] = self._given.as_arguments() | {"console": python_console(progress)}
         paused = True  # unless it comes to its end
+        budget = self._budget(total_timesteps, total_updates)
         try:
-            if self._unfinished is not None and total_timesteps is None:
+            if self._unfinished is not None and budget is None:
                 max_time = self.config.max_time
                 result = resume(self._unfinished, max_time=max_time, callbacks=callbacks, **parts)
             else:
                 with source:
                     copy = checkpoint_to_continue(self._agent, self._run_dir)
-                    config, origin = self._begun(source.enter_context(copy), total_timesteps)
+                    config, origin = self._begun(source.enter_context(copy), budget)
                     result = train(config, callbacks=callbacks, **origin, **parts)
             paused = result.paused
             self._unfinished = result.run_dir if paused else None  # perhaps before its first checkpoint
@@ -183,24 +186,37 @@ class Algorithm:
                     self._become(self.agent)
         return self
 
-    def _begun(self, start_from: Any, total_timesteps: int | None) -> tuple[TrainConfig, dict[str, Any]]:
+    def _budget(self, total_timesteps: int | None, total_updates: int | None) -> int | None:
+        """Return the budget that was given; raise if it is not what the run counts."""
+        offline = self.config.offline
+        wrong, right = (total_timesteps, total_updates) if offline else (total_updates, total_timesteps)
+        if wrong is not None:
+            counts = "updates; use learn(total_updates=N)" if offline else "steps; use learn(total_timesteps)"
+            raise UserError(
+                f"{type(self).__name__} {'with' if offline else 'without'} a dataset counts {counts}"
+            )
+        return right
+
+    def _begun(self, start_from: Any, given: int | None) -> tuple[TrainConfig, dict[str, Any]]:
         """Return the config of the next run, and the keyword arguments of `train` that say what it starts from."""
         from rl_training.experiment.checkpoints.folders import open_checkpoint
         from rl_training.experiment.checkpoints.trust import Trust
         from rl_training.experiment.checkpoints.warm_start import inherited_config
 
-        budget = self.config.total_timesteps if total_timesteps is None else total_timesteps
+        name = "total_updates" if self.config.offline else "total_timesteps"
+        budget = getattr(self.config, name) if given is None else given
         if start_from is None:
-            return self.config.with_overrides(total_timesteps=budget), {}
-        self.agent.environment()  # a loaded agent may have none, or one from a module that is not trusted
+            return self.config.with_overrides(**{name: budget}), {}
+        if self.config.env_id or not self.config.offline:
+            self.agent.environment()  # a loaded agent may have none, or one from a module that is not trusted
         permission = self.agent.permission
         permission.refuse_schedules(self.config)
         permission.refuse_counts(self.config)
         if self._begins_anew and self._run_dir is None:
-            config = self.config.with_overrides(total_timesteps=budget)
+            config = self.config.with_overrides(**{name: budget})
             learned = open_checkpoint(start_from, Trust(type(self), permission.granted))
             return inherited_config(config, learned, permission.given), {"learned": learned}
-        config = self.config.with_overrides(total_timesteps=self.agent.timesteps + budget)
+        config = self.config.with_overrides(**{name: self.agent.timesteps + budget})
         return config, {"start_from": start_from, "trust_modules": permission.granted}
 
     def _become(self, agent: "Agent") -> None:
@@ -313,12 +329,16 @@ class Algorithm:
 
         if self.run_dir is None:
             raise UserError("there is no run to plot yet; call learn() first")
-        figure: Figure = learning_curve(self.run_dir, f"{self.config.algo} on {self.env_id}", path)
+        figure: Figure = learning_curve(self.run_dir, f"{self.config.algo} on {self.config.task}", path)
         return figure
 
     def __repr__(self) -> str:
-        facts = {"env_id": repr(self.env_id), "seed": str(self.config.seed)}
-        facts["timesteps"] = f"{0 if self._agent is None else self._agent.timesteps:_}"
+        task = (
+            {"dataset": repr(self.config.dataset)} if self.config.offline else {"env_id": repr(self.env_id)}
+        )
+        facts = task | {"seed": str(self.config.seed)}
+        count = "updates" if self.config.offline else "timesteps"
+        facts[count] = f"{0 if self._agent is None else self._agent.timesteps:_}"
         with contextlib.suppress(Exception):  # the run folder may be damaged or gone
             from rl_training.experiment.records.read import read_run
 
@@ -400,14 +420,17 @@ def _resolved(
     factory = None if env is None else checked_factory(env)
     config = first
     if config is None:
-        if factory is None and "env_id" not in settings:
+        dataset = settings.get("dataset")
+        if algorithm.config_class.needs_dataset and dataset is None:
+            raise UserError(f'{name} needs a dataset: {name}(dataset="path/to/dataset")')
+        if factory is None and "env_id" not in settings and dataset is None:
             raise UserError(
                 f'{name} needs an environment: {name}("CartPole-v1"), or a function that builds one'
             )
-        config = TrainConfig(
-            algo=algorithm_name(algorithm), env_id="unnamed", algorithm=algorithm.config_class()
-        )
-        settings.setdefault("env_id", _name_of(factory))
+        known = {"env_id": "unnamed"} if dataset is None else {"dataset": dataset}
+        config = TrainConfig(algo=algorithm_name(algorithm), **known, algorithm=algorithm.config_class())
+        if factory is not None or dataset is None:
+            settings.setdefault("env_id", _name_of(factory))
     config = config_for(algorithm, config)
     try:
         return config.with_overrides(**settings), factory

@@ -12,6 +12,7 @@ from rl_training.config.plain_data import PLAIN, is_plain
 from rl_training.core.errors import UserError, did_you_mean
 from rl_training.core.protocols import ExperienceSource, Explorer, Learner
 from rl_training.core.types import EnvSpec, State
+from rl_training.datasets.dataset import Dataset
 from rl_training.models.encoders import EncoderClass, chosen_encoder, encoder_names
 from rl_training.models.images import ImageReading, image_leaves
 from rl_training.models.normalizer import RewardNormalizer
@@ -43,6 +44,12 @@ class BuildContext:
     losses_read: set[str] = field(default_factory=set)
     """The losses that the builders asked for."""
     update_path: UpdatePath = "auto"
+    dataset: Dataset | None = None
+    """The dataset to learn from, if there is one."""
+    dataset_fraction: float = 1.0
+    """Part of every batch that comes from the dataset."""
+    held_out_fraction: float = 0.0
+    """Part of its episodes that is not learned from."""
     stale: bool = False
     """Whether rollouts may come from an older policy, so that on-policy algorithms correct for that."""
     weights: torch.Generator = field(default_factory=torch.Generator)

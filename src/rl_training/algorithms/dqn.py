@@ -21,6 +21,7 @@ from rl_training.config import UpdatePath
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.state import Counter
 from rl_training.core.types import Numbers, Progress, StepMetrics
+from rl_training.data.dataset_source import DatasetSource
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.policies.explorers import EpsilonGreedyExplorer
@@ -245,7 +246,9 @@ class DQN(Algorithm):
         return Actor(policy, explorer)
 
     @staticmethod
-    def build_source(settings: DQNConfig, context: BuildContext, actor: Actor[QPolicy]) -> ReplaySource:
+    def build_source(
+        settings: DQNConfig, context: BuildContext, actor: Actor[QPolicy]
+    ) -> ReplaySource | DatasetSource:
         return build_replay(
             settings,
             context,

@@ -34,13 +34,23 @@ class RunKeywords(TypedDict, total=False):
     encoder: EncoderClass | str | None
     """What turns observations into features: the name of an encoder, or your own class."""
     env_id: str
-    """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first."""
+    """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first. With a dataset, it is the environment to
+    evaluate in, by default the one that the dataset names; without one there are no evaluations."""
     seed: int
     """Seed of all random numbers, 0 or more."""
     output_dir: str | PathLike[str]
     """Folder in which run folders are created."""
     total_timesteps: int
     """Environment steps to train for, summed over environments."""
+    dataset: str | None
+    """Dataset to learn from: a Minari folder or id, a run folder, whose replay data is used, or a table (.npz, .csv,
+    .parquet)."""
+    total_updates: int
+    """Updates to train for if all data comes from the dataset; the run then counts updates instead of steps."""
+    dataset_fraction: float
+    """Part of every batch that comes from the dataset; below 1 the run also collects, for total_timesteps."""
+    held_out_fraction: float
+    """Part of the dataset's episodes that is not learned from: metrics report its losses."""
     device: str
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"]
@@ -290,10 +300,14 @@ class DQNKeywords(RunKeywords, total=False):
     learning_rate_schedule: Schedule
     """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
     [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
-    buffer_size: int
-    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     batch_size: int
     """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    buffer_size: int
+    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     learning_starts: int
     """Transitions collected with random actions before the first update."""
     train_freq: int
@@ -304,10 +318,6 @@ class DQNKeywords(RunKeywords, total=False):
     """Discount factor, in [0, 1]."""
     n_step: int
     """Number of rewards that are summed before bootstrapping; a window never crosses the end of an episode."""
-    hidden_sizes: Sequence[int]
-    """Widths of the hidden layers."""
-    activation: ActivationName
-    """Activation function of the hidden layers."""
     target_update_every_timesteps: int | None
     """Environment steps between updates of the target network; 10,000 if neither unit is given."""
     target_update_every_updates: int | None
@@ -366,10 +376,14 @@ class SACKeywords(RunKeywords, total=False):
     learning_rate_schedule: Schedule
     """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
     [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
-    buffer_size: int
-    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     batch_size: int
     """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    buffer_size: int
+    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     learning_starts: int
     """Transitions collected with random actions before the first update."""
     train_freq: int
@@ -380,10 +394,6 @@ class SACKeywords(RunKeywords, total=False):
     """Discount factor, in [0, 1]."""
     n_step: int
     """Number of rewards that are summed before bootstrapping; a window never crosses the end of an episode."""
-    hidden_sizes: Sequence[int]
-    """Widths of the hidden layers."""
-    activation: ActivationName
-    """Activation function of the hidden layers."""
     tau: float
     """Fraction by which the target networks move towards the online networks at each update."""
     num_critics: int
@@ -437,10 +447,14 @@ class TD3Keywords(RunKeywords, total=False):
     learning_rate_schedule: Schedule
     """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
     [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
-    buffer_size: int
-    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     batch_size: int
     """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    buffer_size: int
+    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     learning_starts: int
     """Transitions collected with random actions before the first update."""
     train_freq: int
@@ -451,10 +465,6 @@ class TD3Keywords(RunKeywords, total=False):
     """Discount factor, in [0, 1]."""
     n_step: int
     """Number of rewards that are summed before bootstrapping; a window never crosses the end of an episode."""
-    hidden_sizes: Sequence[int]
-    """Widths of the hidden layers."""
-    activation: ActivationName
-    """Activation function of the hidden layers."""
     tau: float
     """Fraction by which the target networks move towards the online networks at each update."""
     num_critics: int
@@ -550,5 +560,33 @@ class RecurrentPPOKeywords(RunKeywords, total=False):
     """Share one core between actor and critic, which is faster, but the value loss can dominate."""
     sequence_length: int
     """Steps of backpropagation through time; must divide num_steps and batch_size."""
+    loss: LossFunction
+    """Your own function in the place of the built-in one."""
+
+class BCKeywords(RunKeywords, total=False):
+    """Settings of BCConfig."""
+
+    encoder_kwargs: dict[str, Any]
+    """Arguments for the encoder's constructor, as a YAML map."""
+    features_dim: int
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
+    image_scale: float | None
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"]
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
+    learning_rate: float
+    """Learning rate of Adam at the start."""
+    learning_rate_schedule: Schedule
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
+    batch_size: int
+    """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    imitation: Literal["mean", "distribution"]
+    """What imitates continuous actions: mean, by least squares; distribution, by maximum likelihood of a normal whose
+    deviation is learned. Discrete actions are always imitated by maximum likelihood."""
     loss: LossFunction
     """Your own function in the place of the built-in one."""

@@ -1,7 +1,7 @@
 """Finds the class behind the setting `algo`: an entry of the table, or `module:Class` for an algorithm of your own."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -128,6 +128,17 @@ def _settings_problems(config_class: Any) -> Iterator[str]:
     bad = [name for name, value in asdict(settings).items() if not is_plain(plain(value))]
     if bad:
         yield f"has a default of '{bad[0]}' that cannot be saved; use {PLAIN}"
+
+
+def new_config(algo: str, settings: Mapping[str, Any]) -> TrainConfig:
+    """Return a config that settings will complete: with their dataset, or for an environment without a name yet."""
+    dataset, given = settings.get("dataset"), find_algorithm(algo).config_class
+    if dataset is None and given.needs_dataset:
+        raise UserError(
+            f"{algo} learns from a dataset; name one: a Minari folder or id, a run folder, or a table"
+        )
+    known = {"env_id": "unnamed"} if dataset is None else {"dataset": dataset}
+    return TrainConfig(algo=algo, **known)
 
 
 def config_for(algorithm: type[Algorithm], config: TrainConfig) -> TrainConfig:

@@ -1,6 +1,7 @@
 """The base of the off-policy algorithms: settings of replay and network, the update, and the source."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,9 +10,11 @@ from rl_training.algorithms.components import Actor, BuildContext, encoder_probl
 from rl_training.algorithms.learner import BaseLearner, as_metrics, refuse_single_rows, scalar
 from rl_training.config import AlgorithmConfig
 from rl_training.config.schedules import Schedule, ScheduledSetting
+from rl_training.core.errors import UserError
 from rl_training.core.seeding import REPLAY, numpy_generator
 from rl_training.core.spaces.masks import stored_space
 from rl_training.core.types import Numbers, Progress, StepMetrics, UpdateResult
+from rl_training.data.dataset_source import DatasetSource, build_dataset
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.models.fast.backend import Backend
@@ -20,18 +23,44 @@ from rl_training.policies.base import NetworkPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig(AlgorithmConfig):
-    """Settings of every algorithm that learns from replayed transitions."""
+class BatchConfig(AlgorithmConfig):
+    """Settings of every algorithm that learns from batches of transitions."""
+
+    takes_dataset: ClassVar[bool] = True
 
     learning_rate: float = 3e-4
     """Learning rate of Adam at the start."""
     learning_rate_schedule: Schedule = "constant"
     """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
     [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
-    buffer_size: int = 1_000_000
-    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     batch_size: int = 256
     """Transitions in one update."""
+    hidden_sizes: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    activation: ActivationName = "relu"
+    """Activation function of the hidden layers."""
+
+    def problems(self, num_envs: int) -> list[str]:
+        return [
+            *self.not_positive("learning_rate"),
+            *self.outside("batch_size", 1, 2**28),
+            *self.bad_sizes("hidden_sizes"),
+            *encoder_problems(self),
+        ]
+
+    def rows_at_once(self, num_envs: int) -> tuple[int, str]:
+        return 2 * self.batch_size, "use a smaller batch_size"  # observations and next observations
+
+    def rows_per_step(self, num_envs: int) -> int:
+        return self.batch_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(BatchConfig):
+    """Settings of every algorithm that learns from replayed transitions."""
+
+    buffer_size: int = 1_000_000
+    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
     learning_starts: int = 100
     """Transitions collected with random actions before the first update."""
     train_freq: int = 1
@@ -42,31 +71,19 @@ class ReplayConfig(AlgorithmConfig):
     """Discount factor, in [0, 1]."""
     n_step: int = 1
     """Number of rewards that are summed before bootstrapping; a window never crosses the end of an episode."""
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    """Widths of the hidden layers."""
-    activation: ActivationName = "relu"
-    """Activation function of the hidden layers."""
 
     def problems(self, num_envs: int) -> list[str]:
         found = [
-            *self.not_positive("learning_rate", "train_freq"),
-            *self.outside("batch_size", 1, 2**28),
+            *super().problems(num_envs),
+            *self.not_positive("train_freq"),
             *self.outside("buffer_size", 1, 2**40),
             *self.outside("n_step", 1, 10_000),
             *self.negative("learning_starts"),
             *self.outside("gamma", 0, 1),
-            *self.bad_sizes("hidden_sizes"),
-            *encoder_problems(self),
         ]
         if self.gradient_steps < 1 and self.gradient_steps != -1:
             found.append(f"gradient_steps is {self.gradient_steps}; use 1 or more, or -1 for train_freq")
         return found
-
-    def rows_at_once(self, num_envs: int) -> tuple[int, str]:
-        return 2 * self.batch_size, "use a smaller batch_size"  # observations and next observations
-
-    def rows_per_step(self, num_envs: int) -> int:
-        return self.batch_size
 
     def probable_mistakes(self, total_timesteps: int, num_envs: int) -> list[str]:
         """Report a run that is too short for its first update."""
@@ -93,7 +110,7 @@ class OffPolicyLearner(BaseLearner):
     backend: Backend
     """NumPy on the CPU if `models.fast` supports the networks, otherwise torch; selected at construction."""
 
-    def __init__(self, config: ReplayConfig, actor: Actor[NetworkPolicy]) -> None:
+    def __init__(self, config: BatchConfig, actor: Actor[NetworkPolicy]) -> None:
         # cached: looking up the device of a module takes as long as a layer
         self.device = actor.policy.device
         self._inputs_of = actor.policy.inputs_of
@@ -140,6 +157,27 @@ class OffPolicyLearner(BaseLearner):
         return self.backend.rows(rows)
 
 
+def dataset_source(
+    settings: BatchConfig,
+    context: BuildContext,
+    actor: Actor[NetworkPolicy],
+    *,
+    gamma: float,
+    n_step: int = 1,
+) -> DatasetSource:
+    """Return batches of the dataset; the statistics of the policy become those of the dataset."""
+    assert context.dataset is not None, "the config names a dataset"
+    return build_dataset(
+        context.dataset,
+        actor.policy,
+        batch_size=settings.batch_size,
+        gamma=gamma,
+        n_step=n_step,
+        held_out=context.held_out_fraction,
+        seed=context.seed,
+    )
+
+
 def build_replay(
     settings: ReplayConfig,
     context: BuildContext,
@@ -148,8 +186,14 @@ def build_replay(
     prioritized: bool = False,
     priority_alpha: float = 0.6,
     priority_beta: float = 1.0,
-) -> ReplaySource:
-    """Return the replay that the policy learns from."""
+) -> ReplaySource | DatasetSource:
+    """Return the replay or the dataset that the policy learns from."""
+    if context.dataset is not None:
+        if prioritized:
+            raise UserError(
+                "prioritized is true, but batches of a dataset are drawn uniformly; set it to false"
+            )
+        return dataset_source(settings, context, actor, gamma=settings.gamma, n_step=settings.n_step)
     spec, policy = context.spec, actor.policy
     shape, frames = spec.observation_space.shape, context.frame_stack
     is_stack = frames > 1 and shape is not None and len(shape) > 1 and shape[0] % frames == 0

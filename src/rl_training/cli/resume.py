@@ -29,6 +29,8 @@ class Resume:
     """A run folder, or a checkpoint of one."""
     total_timesteps: int | None = None
     """New budget; extends a finished run and stretches its schedules."""
+    total_updates: int | None = None
+    """The same for a run that learns from a dataset alone."""
     max_time: float | None = None
     """Pause again after this many seconds."""
     quiet: bool = False
@@ -64,6 +66,7 @@ def run(argv: list[str]) -> int:
             flags.run,
             factory=import_factory(flags.env_factory) if flags.env_factory is not None else None,
             total_timesteps=flags.total_timesteps,
+            total_updates=flags.total_updates,
             max_time=flags.max_time,
             console=make_console(flags.quiet),
             arguments=["rl-training", "resume", *argv],
@@ -91,8 +94,8 @@ def _refuse_settings(argv: list[str]) -> None:
         if name in settings - {item.name for item in fields(Resume)}:
             raise UserError(
                 f"resume continues a run with its own settings, so {flag} cannot be changed; only "
-                f"--total-timesteps, --max-time, {', '.join(_flag(name) for name in OF_THE_MACHINE)} can; to change "
-                "other settings, fine-tune from its weights: "
+                f"--total-timesteps, --total-updates, --max-time, {', '.join(_flag(name) for name in OF_THE_MACHINE)} "
+                "can; to change other settings, fine-tune from its weights: "
                 f"rl-training train --start-from RUN {_flag(name)} ..."
             )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import gymnasium
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.lookup import config_for, find_algorithm
+from rl_training.algorithms.lookup import config_for, find_algorithm, new_config
 from rl_training.cli.arguments import Argument, Option, arguments_of, parse_values, print_help, wants_help
 from rl_training.cli.env_flags import TWO_ENVIRONMENTS
 from rl_training.cli.exit_codes import command_name
@@ -32,6 +32,7 @@ from rl_training.experiment.video import can_record
 from rl_training.lab.preset_scores import compare_run_with_results
 
 HELP = """usage: rl-training train ALGORITHM --env-id ID [settings]
+       rl-training train ALGORITHM --dataset PATH [settings]
        rl-training train --config FILE [settings]
        rl-training train --start-from RUN [settings]
 
@@ -63,6 +64,7 @@ RUN_GROUPS = {
         "engine", "env_groups", "lag", "max_policy_lag", "learner_shards", "num_samplers", "num_learners",
         "max_sampler_restarts", "ray_address", "ray_resources", "ray_placement",
     ),
+    "learning from a dataset": ("dataset", "total_updates", "dataset_fraction", "held_out_fraction"),
     "images": ("preprocessing", *SETTINGS_OF["atari"]),
     "evaluation and checkpoints": (
         "eval_every_timesteps", "num_eval_episodes", "best_by", "eval_deterministic", "max_eval_episode_steps",
@@ -160,7 +162,7 @@ def config_from_flags(
         print_help(groups, prog, Train.__doc__ or "")
     settings = parse_values([argument for group in groups.values() for argument in group], argv, prog)
     try:
-        config = (base or TrainConfig(algo=algo, env_id="unnamed")).with_overrides(**settings)
+        config = (base or new_config(algo, settings)).with_overrides(**settings)
     except ConfigError as error:
         raise ConfigError(error.problems, "settings") from None
     return config, set(settings)
@@ -272,7 +274,8 @@ def _good_return(config: TrainConfig) -> float | None:
 
 def print_result(result: TrainResult, flags: str = "") -> None:
     """Print the score, the run folder and the next commands, which need `flags`."""
-    command, steps = command_name(), f"{result.metrics['global_step']:,} steps"
+    unit, budget = ("updates", "--total-updates") if result.offline else ("steps", "--total-timesteps")
+    command, steps = command_name(), f"{result.metrics['global_step']:,} {unit}"
     run_dir = printable(result.run_dir)
     print()
     if result.paused:
@@ -287,11 +290,11 @@ def print_result(result: TrainResult, flags: str = "") -> None:
     print(f"Run folder        {run_dir}")
     print(f"Learning curve    {run_dir}/learning_curve.png")
     print("\nTry next:")
-    print(f"  {command} eval {run_dir} --num-episodes 20{flags}")
+    if "eval/mean_reward" in result.metrics:
+        print(f"  {command} eval {run_dir} --num-episodes 20{flags}")
     if _can_record(result.run_dir):
         print(f"  {command} eval {run_dir} --record videos{flags}")
-    longer = 2 * result.metrics["global_step"]
-    print(f"  {command} resume {run_dir} --total-timesteps {longer}{flags}", flush=True)
+    print(f"  {command} resume {run_dir} {budget} {2 * result.metrics['global_step']}{flags}", flush=True)
 
 
 def _can_record(run_dir: Path) -> bool:

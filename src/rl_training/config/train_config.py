@@ -10,7 +10,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import yaml
 
@@ -36,6 +36,10 @@ MAX_SAMPLERS, MAX_LEARNERS = 2**12, 2**10
 """Largest `num_samplers`; largest `num_learners` and `learner_shards`."""
 OF_RAY: dict[str, Any] = {"ray_address": None, "ray_resources": {}, "ray_placement": "spread"}
 """Settings of the engine `ray` alone, and their defaults."""
+OF_DATASETS = ("total_updates", "dataset_fraction", "held_out_fraction")
+OF_COLLECTING = ("env_groups", "lag", "max_policy_lag", "max_restarts")
+"""Settings of runs that collect experience, which are probably mistakes where a dataset is all there is."""
+TAKES_DATASETS = "dqn, sac, td3, or an algorithm for datasets such as iql"
 NOT_IN_FINGERPRINT = (
     *OF_THE_MACHINE,
     "seed", "output_dir", "device", "num_threads", "update_path", "env_timeout", "rebuild_envs", "max_restarts",
@@ -64,6 +68,11 @@ class AlgorithmConfig(CheckedConfig):
     image_channels: Literal["auto", "first", "last"] = "auto"
     """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
 
+    takes_dataset: ClassVar[bool] = False
+    """Whether the algorithm can learn from transitions of a dataset."""
+    needs_dataset: ClassVar[bool] = False
+    """Whether it cannot learn without one."""
+
     def problems(self, num_envs: int) -> list[str]:
         """Return one message per invalid setting, with key, value and remedy."""
         return []
@@ -83,18 +92,28 @@ class AlgorithmConfig(CheckedConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(CheckedConfig):
-    """All settings of a run. Only `algo` and `env_id` are required."""
+    """All settings of a run. Only `algo`, and `env_id` or `dataset`, are required."""
 
     algo: str
     """Name of the algorithm, e.g. ppo, or module:Class for your own."""
-    env_id: str
-    """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first."""
+    env_id: str = ""
+    """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first. With a dataset, it is the environment to
+    evaluate in, by default the one that the dataset names; without one there are no evaluations."""
     seed: int = 0
     """Seed of all random numbers, 0 or more."""
     output_dir: str = "runs"
     """Folder in which run folders are created."""
     total_timesteps: int = 100_000
     """Environment steps to train for, summed over environments."""
+    dataset: str | None = None
+    """Dataset to learn from: a Minari folder or id, a run folder, whose replay data is used, or a table (.npz, .csv,
+    .parquet)."""
+    total_updates: int = 100_000
+    """Updates to train for if all data comes from the dataset; the run then counts updates instead of steps."""
+    dataset_fraction: float = 1.0
+    """Part of every batch that comes from the dataset; below 1 the run also collects, for total_timesteps."""
+    held_out_fraction: float = 0.05
+    """Part of the dataset's episodes that is not learned from: metrics report its losses."""
     device: str = "auto"
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"] = "auto"
@@ -216,7 +235,10 @@ class TrainConfig(CheckedConfig):
     """The algorithm's own settings."""
 
     def __post_init__(self) -> None:
+        named = bool(self.env_id)
         problems = self._coerce_fields()
+        if not named and self.dataset is None:
+            problems.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
         if isinstance(self.algo, str) and isinstance(self.env_id, str):
             problems += self._fill_algorithm() or self._problems()
         if problems:
@@ -254,16 +276,48 @@ class TrainConfig(CheckedConfig):
             found.append(problem)
         if num_values(self.to_dict()) > MAX_VALUES:
             found.append(f"the config has more than {MAX_VALUES:,} values; use shorter arguments")
-        found += self._env_problems() + self._engine_problems() + preprocessing_problems(self)
+        found += self._dataset_problems() + self._env_problems() + self._engine_problems()
+        found += preprocessing_problems(self)
         for name, value in asdict(self.algorithm).items() if ":" in self.algo else ():
             if not is_plain(plain(value)):
                 found.append(f"{name} is {value!r}, which cannot be saved; use {PLAIN}")
         return found + self.algorithm.problems(self.num_envs)
 
+    def _dataset_problems(self) -> list[str]:
+        found = [*self.not_positive("total_updates"), *self.outside("held_out_fraction", 0, 0.5)]
+        takes, needs = self.algorithm.takes_dataset, self.algorithm.needs_dataset
+        if self.dataset is None:
+            given = [name for name in OF_DATASETS if getattr(self, name) != _default(name)]
+            found += [
+                f"{name} is given, but there is no dataset; give one, or leave it out" for name in given
+            ]
+            if needs:
+                found.append(f"{self.algo} learns from a dataset; name one with dataset")
+            return found
+        if not self.dataset or "\0" in self.dataset:
+            found.append(f"dataset is {self.dataset!r}; name a folder, a file or a Minari dataset")
+        if not takes:
+            found.append(
+                f"dataset is given, but {self.algo} learns from its own rollouts only; use {TAKES_DATASETS}"
+            )
+        if not 0 < self.dataset_fraction <= 1:
+            found.append(f"dataset_fraction is {self.dataset_fraction}; use more than 0, and at most 1")
+        unused = "total_timesteps" if self.offline else "total_updates"
+        if getattr(self, unused) != _default(unused):
+            counted = "updates; use total_updates" if self.offline else "steps; use total_timesteps"
+            found.append(
+                f"{unused} is given, but with dataset_fraction {self.dataset_fraction:g} the run counts {counted}"
+            )
+        if self.offline:
+            found += [
+                f"{name} is given, but the run collects nothing; leave it out, or use a dataset_fraction below 1"
+                for name in OF_COLLECTING
+                if getattr(self, name) != _default(name)
+            ]
+        return found
+
     def _env_problems(self) -> list[str]:
         found = self.not_positive("env_timeout")
-        if not self.env_id:
-            found.append("env_id is empty; name a Gymnasium environment such as CartPole-v1")
         if not is_plain(plain(self.env_kwargs)):
             found.append(f"env_kwargs cannot be saved as they are; use {PLAIN}")
         elif num_values(self.env_kwargs) > MAX_VALUES // 2:  # the rest of the file needs some, too
@@ -317,6 +371,16 @@ class TrainConfig(CheckedConfig):
             if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < 2**53:
                 found.append(f"ray_resources has {name} {amount!r}; use a number such as 1 or 0.5")
         return found
+
+    @property
+    def offline(self) -> bool:
+        """Whether all data comes from a dataset, so that nothing is collected."""
+        return self.dataset is not None and self.dataset_fraction == 1.0
+
+    @property
+    def task(self) -> str:
+        """What the run is about: its environment, or its dataset if there is none."""
+        return self.env_id or (self.dataset or "").rstrip("/").rpartition("/")[2]
 
     @property
     def reproducible(self) -> bool:
@@ -388,13 +452,21 @@ class TrainConfig(CheckedConfig):
         So a new setting does not invalidate old results. Changing a default does: old results then belong to another
         experiment, and the change must be documented.
         """
-        usual = TrainConfig(algo=self.algo, env_id=self.env_id, algorithm=type(self.algorithm)()).to_dict()
+        inner_usual = type(self.algorithm)()
+        usual = TrainConfig(
+            algo=self.algo, env_id=self.env_id, dataset=self.dataset, algorithm=inner_usual
+        ).to_dict() | {"dataset": None}
         given = self.to_dict() | ({"use_action_masks": "auto"} if self.use_action_masks == "on" else {})
         inner, usual_inner = given.pop("algorithm"), usual.pop("algorithm")
         changed = {key for key in given if key not in NOT_IN_FINGERPRINT and given[key] != usual[key]}
         chosen = {key: given[key] for key in changed | {"algo", "env_id"}}
         chosen["algorithm"] = {key: inner[key] for key in inner if inner[key] != usual_inner[key]}
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _default(name: str) -> Any:
+    """Return the default of a setting of the run."""
+    return next(item.default for item in fields(TrainConfig) if item.name == name)
 
 
 def config_from_dict(
@@ -428,7 +500,8 @@ def config_from_dict(
         known = {key: settings[key] for key in settings if key in inner_names}
         values["algorithm"], wrong = _with_settings(config_class(), known)
         problems += [f"algorithm.{problem}" for problem in wrong]
-    problems += [f"key '{name}' is missing" for name in ("algo", "env_id") if name not in values]
+    required = ("algo",) if values.get("dataset") is not None else ("algo", "env_id")
+    problems += [f"key '{name}' is missing" for name in required if name not in values]
     try:
         config = TrainConfig(**{"algo": "ppo", "env_id": "missing"} | values)
     except ConfigError as error:

@@ -11,10 +11,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from rl_training.core.errors import UserError
 from rl_training.core.rows import Rows
 from rl_training.core.seeding import NATIVE_RESUMES, derived_seed
+from rl_training.core.spaces.action_units import ActionAdapter
 from rl_training.core.spaces.layout import zeros_for
 from rl_training.core.spaces.masks import split_mask, stored_space
 from rl_training.core.types import Array, State, StepArrays, leaves
-from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.checks import FiniteCheck
 from rl_training.envs.episodes import Snapshot
 from rl_training.envs.info_keys import CUT, InfoNumbers, infos_by_row, read_success, write_cuts

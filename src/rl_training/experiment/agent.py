@@ -15,11 +15,11 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.protocols import Policy
 from rl_training.core.seeding import EVALUATION_ACTIONS, evaluation_generators, numpy_generator
+from rl_training.core.spaces.action_units import ActionAdapter
 from rl_training.core.spaces.as_data import space_to_data
 from rl_training.core.spaces.layout import space_text
 from rl_training.core.spaces.masks import with_mask
 from rl_training.core.types import Array, EnvSpec, PolicyState, Progress, State, leaves
-from rl_training.envs.actions import ActionAdapter
 from rl_training.envs.factory import EnvFactory, checked_factory
 from rl_training.envs.masks import check_user_masks, split_mask_entry
 from rl_training.envs.observations import batched
@@ -191,6 +191,11 @@ class Agent:
         if env is None and self.given.factory is None:
             refuse_missing_factory(self._name, self.config.env_id, needed=self._env_factory)
             self.permission.refuse_env(self.config.env_id)
+            if not self.config.env_id:
+                raise UserError(
+                    f"{self._name} has no environment: it learned from a dataset alone; name one with --env-id, or "
+                    "env=... in Python"
+                )
         return self.config, self.given.factory if env is None else checked_factory(env)
 
     @property

@@ -20,6 +20,7 @@ from rl_training.config.object_paths import import_object
 from rl_training.core.errors import UserError
 from rl_training.core.one_thread import one_thread
 from rl_training.core.types import EnvSpec
+from rl_training.datasets.dataset import Dataset
 from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
 from rl_training.envs.masks import settle_masks
 from rl_training.models.encoders import EncoderClass, encoder_name
@@ -56,6 +57,10 @@ class UserObjects:
         algorithm = self.algorithm_for(config)
         return replaced_losses(algorithm, config.algorithm, self.losses_for(config))
 
+    def has_env(self, config: TrainConfig) -> bool:
+        """Return whether there is an environment; a run that learns from a dataset may have none."""
+        return bool(config.env_id) or self.factory is not None
+
     @property
     def settings(self) -> frozenset[str]:
         """Names of the settings that the objects replace."""
@@ -91,11 +96,13 @@ class UserObjects:
 NO_OBJECTS = UserObjects()
 
 
-def build_parts(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS) -> Parts:
+def build_parts(
+    config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS, dataset: Dataset | None = None
+) -> Parts:
     """Return all parts of a run."""
     chosen = given.algorithm_for(config)
     refuse_actions(chosen, spec.action_space)
-    context = _build_context(config, spec, given)
+    context = replace(_build_context(config, spec, given), dataset=dataset)
     with one_thread():  # initial weights do not depend on the number of threads
         parts = chosen.build(config.algorithm, context)
     _set_acting(parts.actor)
@@ -181,6 +188,8 @@ def _build_context(config: TrainConfig, spec: EnvSpec, given: UserObjects) -> Bu
         channels_first=config.makes_frames,
         losses=given.losses_for(config),
         update_path=config.update_path,
+        dataset_fraction=config.dataset_fraction,
+        held_out_fraction=config.held_out_fraction,
         stale=config.lag != 0,
     )
 

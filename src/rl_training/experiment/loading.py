@@ -26,20 +26,27 @@ from rl_training.experiment.checkpoints.format import Checkpoint, fitting_weight
 from rl_training.experiment.checkpoints.snapshot import checked_state
 from rl_training.experiment.checkpoints.stored_network import refuse_larger_network
 from rl_training.experiment.checkpoints.trust import Permission, Trust
+from rl_training.experiment.run_data import data_spec, open_data, settle_environment
 from rl_training.models.encoders import EncoderClass
 from rl_training.policies.base import NetworkPolicy
 
 
 def new_agent(config: TrainConfig, given: UserObjects = NO_OBJECTS) -> Agent:
     """Return an agent with initial weights."""
-    config = with_masks(config, given)
-    spec = probe_spec(config, given.factory)
+    dataset = open_data(config)
+    if dataset is not None and config.offline:
+        config, spec = settle_environment(config, given, dataset), data_spec(config, dataset)
+    else:
+        config = with_masks(config, given)
+        spec = probe_spec(config, given.factory)
     return Agent(
         config,
         spec,
         build_actor(config, spec, given).policy,
         # the same seed gives the same initial weights
-        state=lambda: checked_state(build_parts(config, spec, given).learner, "the agent was not saved"),
+        state=lambda: checked_state(
+            build_parts(config, spec, given, dataset).learner, "the agent was not saved"
+        ),
         progress=Progress,
         given=given,
     )

@@ -13,6 +13,7 @@ from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.config.train_config import OF_THE_MACHINE
 from rl_training.core.errors import UserError
+from rl_training.core.types import Progress
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.checkpoints.folders import find_checkpoint, restore_backups
@@ -34,10 +35,10 @@ from rl_training.experiment.checkpoints.trust import (
 )
 from rl_training.experiment.checkpoints.warm_start import WarmStart
 from rl_training.experiment.console import Console
-from rl_training.experiment.engine_choice import open_placed
 from rl_training.experiment.files import refuse_special_files
 from rl_training.experiment.logs.metadata import Metadata, differences, read_metadata, surroundings
 from rl_training.experiment.run import Run, TrainResult
+from rl_training.experiment.run_data import open_collecting, open_data
 from rl_training.experiment.run_folder import Origin, find_run_dir, newest_checkpoint_or_none, read_origin
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback
@@ -47,6 +48,7 @@ def resume(
     path: str | PathLike[str],
     *,
     total_timesteps: int | None = None,
+    total_updates: int | None = None,
     max_time: float | None = None,
     algorithm: type[Algorithm] | None = None,
     factory: EnvFactory | None = None,
@@ -61,9 +63,9 @@ def resume(
 ) -> TrainResult:
     """Continue a run from its newest intact checkpoint, or from the checkpoint at `path`; later steps are repeated.
 
-    A run that was killed before its first checkpoint starts again. `total_timesteps` extends a run and its schedules. A
-    run of another user imports its environment's module only with `env_id` or `trust_modules`. `settings` may
-    replace those that do not change the result, such as `engine`.
+    A run that was killed before its first checkpoint starts again. `total_timesteps` extends a run and its schedules;
+    `total_updates` does so if it learns from a dataset alone. A run of another user imports its environment's module
+    only with `env_id` or `trust_modules`. `settings` may replace those that do not change the result, such as `engine`.
     """
     run_dir, console, trust = find_run_dir(Path(path)), console or Console(), Trust(algorithm, trust_modules)
     refuse_special_files(run_dir)
@@ -75,24 +77,32 @@ def resume(
         given = UserObjects(_own_class(run_dir, source.config, algorithm), factory, encoder, losses or {})
         _check_trust(checkpoint.path if checkpoint else run_dir, source, env_id, given, trusted=trust_modules)
         saved = _without_foreign_services(source, console, trusted=trust_modules)
-        extension = {} if total_timesteps is None else {"total_timesteps": total_timesteps}
+        extension = _extension(source.config, total_timesteps, total_updates)
         config = given.named(_overridden(saved, settings, max_time=max_time, **extension))
         refuse_other_losses(run_dir, source.losses, given.loss_names(config))
+        dataset = open_data(config, checkpoint)
         if checkpoint is not None:
             checkpoint = _to_continue(run_dir, checkpoint, config, previous, bool(extension), home)
-        with open_placed(config, given, console, resumed=True) as (engine, placement):
-            run, start, record = Run(config, given, callbacks, console, placement.config), checkpoint, None
-            if isinstance(source, Origin):
-                start = _starting_checkpoint(source, run_dir, replace(trust, algorithm=given.algorithm))
-                record = source.started_from
-            if record is not None and start is not None:
-                run.warm_start, start = WarmStart(start, record), None
+        with open_collecting(config, given, console, dataset, resumed=True) as (engine, placement):
+            run = Run(config, given, callbacks, console, placement.config, dataset=dataset)
+            start = checkpoint or _first_checkpoint(run, source, run_dir, trust)
+            record = source.started_from if isinstance(source, Origin) else None
             start = run.build_parts(
                 engine.spec, start, resumed=checkpoint is not None, fall_back_in=home, notice=console.notice
             )
             metadata = Metadata(run_dir, config, arguments, record, engine=placement.record)
             metadata.resumed(previous, start.progress.clock if start else 0)
             return run.execute(run_dir, metadata, engine, start)
+
+
+def _extension(config: TrainConfig, timesteps: int | None, updates: int | None) -> dict[str, int]:
+    """Return the new budget as a setting; raise if it is not what the run counts."""
+    wrong, flag = (timesteps, "--total-updates") if config.offline else (updates, "--total-timesteps")
+    if wrong is not None:
+        counts = "updates, as it learns from a dataset alone" if config.offline else "environment steps"
+        raise UserError(f"the run counts {counts}; use {flag}")
+    budgets = {"total_timesteps": timesteps, "total_updates": updates}
+    return {name: budget for name, budget in budgets.items() if budget is not None}
 
 
 def _read(path: str | PathLike[str], home: Path | None, trust: Trust) -> Checkpoint | None:
@@ -201,19 +211,27 @@ def _end_of(
     run_dir: Path, checkpoint: Checkpoint, config: TrainConfig, previous: dict[str, Any], *, extended: bool
 ) -> str | None:
     """Return why there is nothing left to train; None if there is."""
-    progress = replace(checkpoint.progress, total_timesteps=config.total_timesteps)
+    progress, flag = _of_budget(checkpoint.progress, config), "--total-timesteps"
+    if config.offline:
+        flag = "--total-updates"
     status = previous.get("status")
     done, total, unit = progress.clock, progress.total, progress.unit
     # a run that was killed after its last checkpoint still has to record its end
     if done >= total and status in ("finished", "stopped"):
-        return f"{run_dir} is finished ({done:,} of {total:,} {unit}); extend it with --total-timesteps N"
+        return f"{run_dir} is finished ({done:,} of {total:,} {unit}); extend it with {flag} N"
     if extended and total < done:
-        return f"{run_dir} has already done {done:,} {unit}; use --total-timesteps {done} or more"
+        return f"{run_dir} has already done {done:,} {unit}; use {flag} {done} or more"
     # an extension is in the checkpoint before it is in the metadata
     reason = checkpoint.state.get("trainer", {}).get("stop_reason", previous.get("stop_reason"))
     if status == "stopped" and reason is not None and not extended:
-        return f"{run_dir} is finished ({reason}); to continue anyway, use --total-timesteps {total}"
+        return f"{run_dir} is finished ({reason}); to continue anyway, use {flag} {total}"
     return None
+
+
+def _of_budget(progress: Progress, config: TrainConfig) -> Progress:
+    """Return the progress with the budget of the config."""
+    updates = config.total_updates if config.offline else None
+    return replace(progress, total_timesteps=config.total_timesteps, total_updates=updates)
 
 
 def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:
@@ -221,7 +239,8 @@ def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:
     state = checkpoint.state
     if "trainer" in state:
         state = state | {"trainer": state["trainer"] | {"stop_reason": None}}
-    extended = replace(checkpoint, config=config, state=state)
+    progress = _of_budget(checkpoint.progress, config)
+    extended = replace(checkpoint, config=config, state=state, progress=progress)
     try:
         write_checkpoint(
             checkpoint.path,
@@ -234,6 +253,18 @@ def _extended(checkpoint: Checkpoint, config: TrainConfig) -> Checkpoint:
     except OSError as error:
         raise UserError(f"{checkpoint.path} cannot be written: {error.strerror}") from error
     return extended
+
+
+def _first_checkpoint(
+    run: Run, source: Checkpoint | Origin, run_dir: Path, trust: Trust
+) -> Checkpoint | None:
+    """Return what a run without checkpoints of its own starts from; pretrained weights are given to the run."""
+    assert isinstance(source, Origin), "a run has a checkpoint or a record of how it started"
+    start = _starting_checkpoint(source, run_dir, replace(trust, algorithm=run.given.algorithm))
+    if source.started_from is None or start is None:
+        return start
+    run.warm_start = WarmStart(start, source.started_from)
+    return None
 
 
 def _starting_checkpoint(origin: Origin, run_dir: Path, trust: Trust) -> Checkpoint | None:

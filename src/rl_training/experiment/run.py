@@ -18,6 +18,7 @@ from rl_training.core.seeding import (
     set_global_generators,
 )
 from rl_training.core.types import Array, EnvSpec, Evaluation, Progress
+from rl_training.datasets.dataset import Dataset
 from rl_training.envs.stepper_factory import evaluation_stepper
 from rl_training.experiment.agent import Agent, agent_facts
 from rl_training.experiment.building import UserObjects, build_parts
@@ -36,6 +37,7 @@ from rl_training.experiment.faults import (
     write_traceback,
 )
 from rl_training.experiment.files import write_text
+from rl_training.experiment.held_out import with_held_out_losses
 from rl_training.experiment.histograms import HistogramLog
 from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.learner_ranks.ranks import num_learners, sharded_learner
@@ -61,6 +63,8 @@ class TrainResult:
     metrics: dict[str, Any] = field(default_factory=dict)
     stop_reason: str | None = None
     paused: bool = False
+    offline: bool = False
+    """Whether it learned from a dataset alone, so that it counts updates."""
 
 
 class Run:
@@ -74,13 +78,15 @@ class Run:
         console: Console,
         placed: TrainConfig | None = None,
         *,
-        evaluates: bool = True,
+        evaluates: bool | None = None,
+        dataset: Dataset | None = None,
     ) -> None:
-        """`evaluates` is false if there is no environment to evaluate in.
+        """By default the run `evaluates` if there is an environment; `dataset` is the one that the config names.
 
         `placed` is the config with the engine that was chosen for this machine; `config` is the one that is saved.
         """
-        self.config, self.given, self.console, self.evaluates = config, given, console, evaluates
+        self.config, self.given, self.console, self.dataset = config, given, console, dataset
+        self.evaluates = given.has_env(config) if evaluates is None else evaluates
         self.placed = config if placed is None else placed
         self.callbacks = [*config_callbacks(config), *callbacks]
         self.warm_start: WarmStart | None = None
@@ -105,13 +111,13 @@ class Run:
         if notice is not None:
             report_one_hot_memory(self.config, spec, notice)
         self.facts = agent_facts(self.config, spec, self.given, env_factory=self.given.factory is not None)
-        self.parts = build_parts(self.config, spec, self.given)
+        self.parts = build_parts(self.config, spec, self.given, self.dataset)
         self._show_update_path(notice)
         needed, storages = self.parts.source.nbytes, self.parts.source.storages
         if notice is not None and storages:
             check_memory(needed, "the replay buffer", "use a smaller buffer_size")
             notice(f"the replay buffer takes {size_text(needed)} of memory when full")
-        elif notice is not None:
+        elif notice is not None and not self.config.offline:
             check_memory(needed, "a rollout", "use fewer num_steps or num_envs")
         while checkpoint is not None and (resumed or brings_replay(checkpoint, storages)):
             try:
@@ -123,7 +129,7 @@ class Run:
                 if fall_back_in is None:
                     raise
                 checkpoint = older_than(checkpoint, fall_back_in, damage)
-                self.parts = build_parts(self.config, spec, self.given)
+                self.parts = build_parts(self.config, spec, self.given, self.dataset)
                 storages = self.parts.source.storages
         return checkpoint
 
@@ -196,7 +202,8 @@ class Run:
             sharded = sharded_learner(self.placed, self.spec, self.given, self.parts.learner, updates)
             learner = open_things.enter_context(sharded)
             self.sharded = learner if isinstance(learner, ShardedLearner) else None
-            self.trainer = self._trainer(learner, interrupts, evaluate)
+            held_out = with_held_out_losses(learner, self.parts, config.log_every_timesteps)
+            self.trainer = self._trainer(held_out, interrupts, evaluate)
             open_things.callback(self.console.close)
             open_things.enter_context(callers_generators_kept())
             try:
@@ -380,11 +387,12 @@ class Run:
         self.snapshots.last = resumed.path if resumed is not None else None
         self.metadata.finish("paused", stop_reason=reason)
         where = self.snapshots.last or self.snapshots.checkpoints
-        return TrainResult(self.run_dir, where, {"global_step": steps}, reason, paused=True)
+        offline = self.config.offline
+        return TrainResult(self.run_dir, where, {"global_step": steps}, reason, paused=True, offline=offline)
 
     def _finished(self, progress: Progress) -> TrainResult:
         trainer, config = self.trainer, self.config
-        plot_learning_curve(self.run_dir, f"{config.algo} on {config.env_id}, seed {config.seed}")
+        plot_learning_curve(self.run_dir, f"{config.algo} on {config.task}, seed {config.seed}")
         evaluation = trainer.last_evaluation or {}
         metrics = {"global_step": progress.clock, "updates": progress.updates} | {
             f"eval/{name}": value for name, value in columns_of(evaluation).items()
@@ -393,4 +401,4 @@ class Run:
         ending = "paused" if trainer.paused else "stopped" if trainer.stop_reason else "finished"
         self.metadata.finish(ending, stop_reason=reason, metrics=metrics)
         assert self.snapshots.last is not None
-        return TrainResult(self.run_dir, self.snapshots.last, metrics, reason, trainer.paused)
+        return TrainResult(self.run_dir, self.snapshots.last, metrics, reason, trainer.paused, config.offline)

@@ -42,11 +42,13 @@ def make_run_dir(
 ) -> Path:
     """Create and return `output_dir/<algo>__<env_id>__seed<seed>__<stamp>`; two runs never share a folder.
 
+    Without an environment, the name of the dataset takes the place of the id.
+
     The folder appears together with its `config.yaml` and the files that `fill` writes, so that a run killed at once
     can be started again. `started_from` describes the pretrained weights that are copied into the folder.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    name = f"{algorithm_folder(cfg.algo)}__{safe_name(cfg.env_id)}__seed{cfg.seed}__{stamp}"
+    name = f"{algorithm_folder(cfg.algo)}__{safe_name(cfg.task)}__seed{cfg.seed}__{stamp}"
     prepared = Path(cfg.output_dir) / f".{secrets.token_hex(8)}.tmp"
     try:
         prepared.mkdir(parents=True)

@@ -12,6 +12,7 @@ from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.protocols import Engine
+from rl_training.datasets.dataset import Dataset
 from rl_training.envs.determinism import settle_rebuilding
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.agent import Agent
@@ -23,12 +24,12 @@ from rl_training.experiment.checkpoints.saved_losses import compare_losses
 from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.checkpoints.warm_start import FOLDER, WarmStart
 from rl_training.experiment.console import Console
-from rl_training.experiment.engine_choice import open_placed
 from rl_training.experiment.environment_remarks import environment_remarks
 from rl_training.experiment.loading import check_algorithm, load_agent
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import check_tracker
 from rl_training.experiment.run import Run, TrainResult
+from rl_training.experiment.run_data import open_collecting, open_data, settle_environment
 from rl_training.experiment.run_folder import make_run_dir
 from rl_training.models.encoders import EncoderClass
 from rl_training.runtime.callbacks import Callback, TrainingContext
@@ -65,17 +66,17 @@ def train(
             checkpoint = reading.enter_context(keep_checkpoint(start_from, Trust(algorithm, trust_modules)))
         for source in filter(None, (checkpoint, learned)):
             check_algorithm(source, algorithm)
-        warm_start = WarmStart.from_checkpoint(learned) if learned is not None else None
+        warm_start = None if learned is None else WarmStart.from_checkpoint(learned)
         choose_device(config.device)
         check_tracker(config)
         compare_losses(config, given, checkpoint, learned, console.notice)
-        config = _resolve_masks(config, given, checkpoint or learned, console.notice)
-        config = settle_rebuilding(config, factory, console.notice)
-        engine, placement = stack.enter_context(open_placed(config, given, console))
+        dataset = open_data(config, checkpoint)
+        config = _settled(config, given, dataset, checkpoint or learned, console.notice)
+        engine, placement = stack.enter_context(open_collecting(config, given, console, dataset))
         _show_notices(config, engine, console)
         if start_from is None:  # otherwise the run that it continues has printed them
-            _show_remarks(config, factory, console)
-        run = Run(config, given, callbacks, console, placement.config)
+            _show_remarks(config, given, console)
+        run = Run(config, given, callbacks, console, placement.config, dataset=dataset)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)
         reading.close()  # the replay data is in memory now
         # last, so that bad input leaves no folder
@@ -88,9 +89,24 @@ def train(
             return run.execute(run_dir, metadata, engine, checkpoint)
 
 
-def _show_remarks(config: TrainConfig, factory: EnvFactory | None, console: Console) -> None:
-    if console.shows_notices:
-        for remark in environment_remarks(config, factory):
+def _settled(
+    config: TrainConfig,
+    given: UserObjects,
+    dataset: Dataset | None,
+    source: Checkpoint | None,
+    notice: Callable[[str], None],
+) -> TrainConfig:
+    """Return the config with everything that its dataset and its environment decide."""
+    if dataset is not None:
+        config = settle_environment(config, given, dataset, notice)
+    if not given.has_env(config):
+        return config
+    return settle_rebuilding(_resolve_masks(config, given, source, notice), given.factory, notice)
+
+
+def _show_remarks(config: TrainConfig, given: UserObjects, console: Console) -> None:
+    if console.shows_notices and given.has_env(config):
+        for remark in environment_remarks(config, given.factory):
             console.notice(f"environment '{config.env_id}': {remark}")
 
 
@@ -104,8 +120,9 @@ def _show_notices(config: TrainConfig, engine: Engine, console: Console) -> None
             f"{f'entry {key!r} of an observation' if key else 'an observation'} is an image, but encoder 'flat' "
             "flattens it; encoder 'auto' uses a CNN"
         )
-    for mistake in config.algorithm.probable_mistakes(config.total_timesteps, config.num_envs):
-        console.notice(mistake)
+    if not config.offline:
+        for mistake in config.algorithm.probable_mistakes(config.total_timesteps, config.num_envs):
+            console.notice(mistake)
 
 
 def _create_folder(

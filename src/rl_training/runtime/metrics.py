@@ -14,6 +14,8 @@ from rl_training.core.types import EpisodeStats, Metrics, State, info_means
 
 LOGGED_NAMES = {"policy_loss": "train/policy_gradient_loss", "exploration_rate": "rollout/exploration_rate"}
 """Metrics whose name in the log differs from `train/<name>`."""
+HELD_OUT = "held_out/"
+"""Prefix of losses on held-out data."""
 
 
 def first_non_finite(metrics: Metrics) -> str | None:
@@ -25,7 +27,7 @@ def first_non_finite(metrics: Metrics) -> str | None:
 
 def logged_name(name: str) -> str:
     """Return the name in the log of an update's metric `name`."""
-    return LOGGED_NAMES.get(name, f"train/{name}")
+    return name if name.startswith(HELD_OUT) else LOGGED_NAMES.get(name, f"train/{name}")
 
 
 class RecentEpisodes:

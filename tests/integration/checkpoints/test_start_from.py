@@ -23,7 +23,7 @@ from rl_training.experiment.checkpoints.warm_start import FOLDER
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
 from support.callbacks import StopAtCollect
-from support.configs import CONTINUOUS
+from support.configs import CONTINUOUS, ONLINE
 
 WEIGHTS = {"ppo": ["model"], "a2c": ["model"], "recurrent_ppo": ["model"], "dqn": ["model", "target"]}
 WEIGHTS |= {"sac": ["model", "critics"], "td3": ["model", "critics", "target_actor"]}
@@ -53,7 +53,7 @@ def origin(tiny):
 
 
 class TestWhatItBeginsWith:
-    @pytest.mark.parametrize("algo", sorted(ALGORITHMS))
+    @pytest.mark.parametrize("algo", ONLINE)
     def test_weights_and_statistics_and_a_fresh_optimizer(self, origin, cli, algo):
         old = origin(algo)
         before = contents(old.run_dir)

@@ -20,6 +20,7 @@ from rl_training.experiment.checkpoints.format import manifest_hash
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import evaluate_checkpoint, train
 from support.callbacks import StopAtUpdate
+from support.configs import OFFLINE, ONLINE
 
 MODULE = "from tiny_encoders import Plain\n\n\nclass Own(Plain):\n    pass\n"
 
@@ -43,11 +44,11 @@ def test_a_class_is_trained_saved_by_name_and_loaded(tiny, algo, tmp_path):
     )
     np.testing.assert_array_equal(model.predict(obs)[0], again.predict(obs)[0])
     assert again.evaluate(2) == model.evaluate(2)
-    again.learn(32)
-    assert again.agent.timesteps == 96
+    again.learn(total_updates=8) if algo in OFFLINE else again.learn(32)
+    assert again.agent.timesteps == (24 if algo in OFFLINE else 96)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", ONLINE)
 def test_a_run_with_dropout_goes_on_to_the_same_bytes(tiny, algo):
     config = tiny(algo, encoder="tiny_encoders:Dropping", features_dim=6, total_timesteps=128)
     whole = train(config).checkpoint_path

@@ -14,7 +14,7 @@ from rl_training.experiment.logs.sinks import WALL_CLOCK
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
 from support.callbacks import StopAtUpdate
-from support.configs import CONTINUOUS
+from support.configs import CONTINUOUS, ONLINE
 
 OBSERVATIONS = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
 NESTED = spaces.Dict(
@@ -45,7 +45,7 @@ def told(run_dir: Path, rows: Any) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", ONLINE)
 def test_learn_predict_evaluate_save_load_and_learn_on(algo, config, tmp_path):
     model = ALGORITHMS[algo](config(algo)).learn()
     assert model.agent.timesteps == 128
@@ -64,7 +64,7 @@ def test_learn_predict_evaluate_save_load_and_learn_on(algo, config, tmp_path):
     assert again.learn(64).agent.timesteps == 192
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", ONLINE)
 @pytest.mark.parametrize("backend", ["sync", "async"])
 def test_the_same_seed_gives_the_same_bytes(algo, backend, config, rows):
     one, same, other = (
@@ -75,7 +75,7 @@ def test_the_same_seed_gives_the_same_bytes(algo, backend, config, rows):
     assert told(one.parents[1], rows) == told(same.parents[1], rows)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", ONLINE)
 def test_an_interrupted_run_leaves_what_an_uninterrupted_one_does(algo, config, rows):
     whole = train(config(algo)).checkpoint_path
     for steps in (32, 80):
@@ -88,7 +88,7 @@ def test_an_interrupted_run_leaves_what_an_uninterrupted_one_does(algo, config, 
         assert evaluations[0].read_bytes() == evaluations[1].read_bytes()
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", ONLINE)
 def test_nested_observations_train_and_travel(algo, tiny, tmp_path):
     action = spaces.Box(-1, 1, (2,), np.float32) if algo in CONTINUOUS else spaces.Discrete(2)
 

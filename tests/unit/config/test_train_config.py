@@ -468,9 +468,21 @@ ATARI_COUNTING = {
 }  # fmt: skip
 
 
+OF_DATASETS = {"dataset": "d", "total_updates": 7, "held_out_fraction": 0.2}
+BESIDE_DATASETS = {"dataset_fraction": 0.5}
+
+
 class TestFingerprint:
     def test_every_setting_is_known_to_count_or_not_to(self):
-        names = [*NOT_IN_FINGERPRINT, *OF_RAY, *COUNTING, *ATARI_COUNTING, "algo"]
+        names = [
+            *NOT_IN_FINGERPRINT,
+            *OF_RAY,
+            *COUNTING,
+            *ATARI_COUNTING,
+            *OF_DATASETS,
+            *BESIDE_DATASETS,
+            "algo",
+        ]
         assert sorted(names) == sorted(item.name for item in fields(TrainConfig))
 
     @pytest.mark.parametrize("name", NOT_IN_FINGERPRINT)
@@ -484,6 +496,12 @@ class TestFingerprint:
         assert (
             config.with_overrides(engine="ray", **{name: OF_RAY[name]}).fingerprint() == config.fingerprint()
         )
+
+    @pytest.mark.parametrize("name", [*OF_DATASETS, *BESIDE_DATASETS])
+    def test_settings_of_datasets_count(self, name):
+        config = TrainConfig(algo="td3", dataset="c")
+        changed = {name: (OF_DATASETS | BESIDE_DATASETS)[name]}
+        assert config.with_overrides(**changed).fingerprint() != config.fingerprint()
 
     def test_groups_are_as_even_as_possible_the_larger_ones_first(self):
         assert TrainConfig(**BASE, num_envs=8, env_groups=3).group_sizes == [3, 3, 2]

@@ -5,7 +5,7 @@ import pytest
 from gymnasium import Space, spaces
 
 from rl_training.core.errors import UserError
-from rl_training.envs.actions import ActionAdapter
+from rl_training.core.spaces.action_units import ActionAdapter
 
 
 def box(low: Any, high: Any, dtype: Any = np.float32) -> spaces.Box:

@@ -1,4 +1,4 @@
-"""Converts actions from the policy's units to the environment's."""
+"""Converts actions between the policy's units and the environment's."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from rl_training.core.types import Array
 
 
 class ActionAdapter:
-    """Converts stored actions [N, ...] to actions of the environment; the input is not changed.
+    """Converts stored actions [N, ...] to actions of the environment, and back; the input is not changed.
 
     Discrete families: shifted by the space's `start`. Box: a dimension with two finite bounds is mapped from
     [-1, 1] to [low, high], so any bounds suit the same initial policy; then everything is clipped to the
@@ -41,3 +41,15 @@ class ActionAdapter:
         if self.start is not None:
             return shaped + self.start
         return shaped.astype(self.space.dtype)
+
+    def from_env(self, action: Array) -> Array:
+        """Return recorded actions [N, ...] of the environment as the policy stores them."""
+        shape, dtype = action_layout(self.space)
+        flat = np.asarray(action).reshape(-1, *shape)
+        if self.scale is not None:
+            scale, offset = self.scale.reshape(-1), self.offset.reshape(-1)
+            safe = np.where(scale == 0, 1.0, scale)  # bounds that are equal leave no choice
+            return ((flat - offset) / safe).astype(dtype, copy=False)
+        if self.start is not None:
+            flat = flat - np.reshape(self.start, shape)
+        return flat.astype(dtype, copy=False)

@@ -1,0 +1,170 @@
+"""Trains the offline algorithms on the datasets of `make datasets`, and compares them with cloning and the behaviour.
+
+`make offline` trains what is missing, two runs at a time with one thread each, and writes `results/offline.md`. A
+finished run is kept; delete `results/offline.json` to start over, or name tasks: `python scripts/offline.py
+pendulum-mixed`. Seeds 1 to 3 are for this page alone; settings are those of the papers, or of the presets.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.datasets.opening import open_dataset
+from rl_training.experiment.files import write_text
+from rl_training.lab.statistics import draw, estimate, mean
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA, TABLE = ROOT / "results" / "offline.json", ROOT / "results" / "offline.md"
+FOLDER = ROOT / "datasets"
+SEEDS = (1, 2, 3)
+AT_ONCE = 2
+EPISODES = 20
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+NORMALISED = ("--normalize-obs",)
+"""As in the papers of TD3+BC and ReBRAC."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A dataset, the algorithms that learn from it, and their settings as flags."""
+
+    title: str
+    updates: int
+    sides: dict[str, tuple[str, ...]]
+
+
+TASKS = {
+    "halfcheetah-mixed": Task(
+        "HalfCheetah-v5, mixed",
+        30_000,
+        {
+            "bc": (),
+            "td3_bc": NORMALISED,
+            "iql": (),
+            "awac": (),
+            "cql": (),
+            "rebrac": (*NORMALISED, "--batch-size", "256", "--hidden-sizes", "256", "256"),
+        },
+    ),
+    "pendulum-medium": Task("Pendulum-v1, medium", 10_000, {"bc": (), "td3_bc": NORMALISED, "iql": ()}),
+    "pendulum-mixed": Task("Pendulum-v1, mixed", 10_000, {"bc": (), "td3_bc": NORMALISED, "iql": ()}),
+    "cartpole-mixed": Task("CartPole-v1, mixed", 10_000, {"bc": (), "cql": ()}),
+}
+
+
+def key_of(dataset: str, algo: str, seed: int) -> str:
+    """Return the name of a run in the data; other settings are another run."""
+    task = TASKS[dataset]
+    return " ".join([dataset, algo, str(seed), str(task.updates), *task.sides[algo]])
+
+
+def jobs(names: list[str]) -> Iterator[tuple[str, str, int]]:
+    """Yield dataset, algorithm and seed of every run."""
+    for seed in SEEDS:
+        for name in names:
+            for algo in TASKS[name].sides:
+                yield name, algo, seed
+
+
+def trained(dataset: str, algo: str, seed: int) -> dict[str, Any]:
+    """Train once in a fresh process; return the returns of the last evaluation, and how long it took."""
+    task = TASKS[dataset]
+    command = [
+        sys.executable, "-m", "rl_training.cli", "train", algo, "--dataset", str(FOLDER / dataset),
+        "--total-updates", str(task.updates), "--seed", str(seed), "--held-out-fraction", "0",
+        "--eval-every-timesteps", str(task.updates), "--num-eval-episodes", str(EPISODES),
+        "--checkpoint-every-timesteps", "0", "--num-threads", "1",
+        "--output-dir", str(ROOT / "runs" / "offline"), "--quiet", *task.sides[algo],
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ONE_THREAD, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
+    run_dir = Path(done.stdout.strip().splitlines()[-1])
+    last = json.loads((run_dir / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return {
+        "returns": last["returns"],
+        "updates": last["updates"],
+        "seconds": rows[-1]["time/time_elapsed"],
+    }
+
+
+def fill(kept: dict[str, Any], names: list[str]) -> None:
+    """Train what is missing; save after every run."""
+    missing = [job for job in jobs(names) if key_of(*job) not in kept]
+
+    def one(job: tuple[str, str, int]) -> None:
+        kept[key_of(*job)] = trained(*job)
+        found = float(np.mean(kept[key_of(*job)]["returns"]))
+        print(f"{' '.join(map(str, job))}: {found:.1f}", flush=True)
+        write_text(DATA, json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for done in [pool.submit(one, job) for job in missing]:
+            done.result()
+
+
+def numbers(low: float | None, value: float, high: float | None) -> str:
+    """Return a value with its interval."""
+    return f"{value:,.1f}" if low is None or high is None else f"{value:,.1f} ({low:,.1f} to {high:,.1f})"
+
+
+def rows_of(dataset: str, kept: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a dataset's table."""
+    behaviour = open_dataset(str(FOLDER / dataset)).returns()
+    found = estimate(mean, [behaviour], draw([len(behaviour)]))
+    yield f"| the behaviour | {numbers(found.low, found.value, found.high)} | | |  |"
+    draws = draw([len(SEEDS)])
+    cloned = np.array([np.mean(kept[key_of(dataset, "bc", seed)]["returns"]) for seed in SEEDS])
+    for algo in TASKS[dataset].sides:
+        scores = np.array([np.mean(kept[key_of(dataset, algo, seed)]["returns"]) for seed in SEEDS])
+        own = estimate(mean, [scores], draws)
+        apart = estimate(mean, [scores - cloned], draws)
+        difference = "" if algo == "bc" else numbers(apart.low, apart.value, apart.high)
+        by_seed = ", ".join(f"{score:,.1f}" for score in scores)
+        rate = np.mean([kept[key_of(dataset, algo, s)]["seconds"] for s in SEEDS]) / TASKS[dataset].updates
+        yield (
+            f"| `{algo}` | {numbers(own.low, own.value, own.high)} | {by_seed} | {difference} | {1000 * rate:.1f} ms |"
+        )
+
+
+def page(kept: dict[str, Any]) -> str:
+    """Return the page for the datasets whose runs are all there."""
+    lines = [
+        "# Learning from datasets",
+        "",
+        "Made by `make offline` from the [datasets](datasets.md) of `make datasets`. Mean return of the last policy over "
+        f"{EPISODES} episodes, actions without noise, and seeds {SEEDS[0]} to {SEEDS[-1]}; intervals are 95% bootstrap "
+        "intervals over seeds (of the behaviour, over its episodes), and differences are paired by seed. Three seeds "
+        "give wide intervals, and ones that are too narrow. Settings are the defaults, which follow the papers; "
+        "observations are normalised where the papers do so. No setting was chosen on these seeds. The last column "
+        "is the time per update, evaluations included, with two runs at a time.",
+    ]
+    for dataset, task in TASKS.items():
+        if any(key_of(*job) not in kept for job in jobs([dataset])):
+            continue
+        settings = "; ".join(f"`{algo}`: {' '.join(flags)}" for algo, flags in task.sides.items() if flags)
+        lines += ["", f"## {task.title}", "", f"{task.updates:,} updates. {settings}".rstrip(), ""]
+        lines += ["| | return | by seed | minus `bc` | per update |", "|---|---|---|---|---|"]
+        lines += rows_of(dataset, kept)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Train, and write the page."""
+    names = sys.argv[1:] or list(TASKS)
+    kept: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
+    fill(kept, names)
+    write_text(TABLE, page(kept))
+
+
+if __name__ == "__main__":
+    main()

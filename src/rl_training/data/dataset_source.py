@@ -1,0 +1,188 @@
+"""Batches from a dataset: alone, or mixed with those of a replay buffer."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from rl_training.core.blocks import Block
+from rl_training.core.errors import UserError
+from rl_training.core.seeding import HELD_OUT, REPLAY, generator_state, numpy_generator, set_generator_state
+from rl_training.core.types import ActArrays, ObsArray, Progress, State, StepArrays, UpdateResult, tensors_of
+from rl_training.data.replay_buffer import Transitions
+from rl_training.datasets.dataset import ROWS_AT_ONCE, Dataset
+
+
+class TakesStatistics(Protocol):
+    """A policy with optional statistics of observations and rewards."""
+
+    normalizer: Any
+    reward_normalizer: Any
+
+    def observe(self, obs: Any) -> None: ...
+
+
+class DatasetRows:
+    """Draws transitions of a dataset, with replacement; some episodes are held out."""
+
+    def __init__(self, dataset: Dataset, *, gamma: float, n_step: int = 1, held_out: float = 0.0) -> None:
+        """`held_out` is the part of the episodes that is not learned from; it is the same for every seed."""
+        self.dataset, self.gamma, self.n_step = dataset, gamma, n_step
+        num_held_out = min(round(held_out * dataset.num_episodes), dataset.num_episodes - 1)
+        order = numpy_generator(0, HELD_OUT).permutation(dataset.num_episodes)
+        self._held_out = _Episodes(dataset, np.sort(order[:num_held_out]))
+        self._trained = _Episodes(dataset, np.sort(order[num_held_out:]))
+
+    @property
+    def num_held_out(self) -> int:
+        """Number of episodes that are held out."""
+        return len(self._held_out.numbers)
+
+    def __len__(self) -> int:
+        return self._trained.num_steps
+
+    def sample(self, size: int, rng: np.random.Generator, *, held_out: bool = False) -> Transitions:
+        """Return transitions [size]; with `held_out`, of the episodes that are held out."""
+        steps, episodes = (self._held_out if held_out else self._trained).draw(size, rng)
+        return self.transitions(steps, episodes)
+
+    def transitions(self, steps: Any, episodes: Any) -> Transitions:
+        """Return the transitions [B] with these numbers, and the episodes [B] that they belong to."""
+        data = self.dataset
+        last = np.minimum(steps + self.n_step, data.ends[episodes]) - 1  # a window never crosses an end
+        rewards = data.rewards[steps]
+        for later in range(1, self.n_step):
+            place = np.minimum(steps + later, last)
+            rewards += np.where(place == steps + later, self.gamma**later * data.rewards[place], 0.0)
+        discounts = np.where(data.terminated[last], 0.0, self.gamma ** (last - steps + 1.0))
+        return Transitions(
+            obs=tensors_of(data.observations(steps + episodes)),
+            actions=torch.from_numpy(data.actions[steps]),
+            rewards=torch.from_numpy(rewards),
+            discounts=torch.from_numpy(discounts.astype(rewards.dtype)),
+            next_obs=tensors_of(data.observations(last + episodes + 1)),
+            indices=torch.from_numpy(steps),
+        )
+
+    def parts(self) -> Iterator[tuple[ObsArray, Any, Any]]:
+        """Yield observations, rewards and whether an episode ends, in order, of the episodes that are learned from."""
+        for start in range(0, len(self), ROWS_AT_ONCE):
+            steps, episodes = self._trained.at(np.arange(start, min(start + ROWS_AT_ONCE, len(self))))
+            ended = steps + 1 == self.dataset.ends[episodes]
+            yield self.dataset.observations(steps + episodes), self.dataset.rewards[steps], ended
+
+
+class _Episodes:
+    """Some of the episodes of a dataset, as one sequence of transitions."""
+
+    def __init__(self, dataset: Dataset, numbers: Any) -> None:
+        self.numbers, lengths = numbers, dataset.lengths
+        self._first = (dataset.ends - lengths)[numbers]
+        self._ends = np.cumsum(lengths[numbers])
+        self.num_steps = int(self._ends[-1]) if len(numbers) else 0
+
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Any, Any]:
+        """Return the numbers of random transitions [size], and of their episodes."""
+        return self.at(rng.integers(0, self.num_steps, size))
+
+    def at(self, places: Any) -> tuple[Any, Any]:
+        """Return the numbers of the transitions at some places of the sequence, and of their episodes."""
+        which = np.searchsorted(self._ends, places, side="right")
+        before = np.where(which > 0, self._ends[which - 1], 0)
+        return self._first[which] + places - before, self.numbers[which]
+
+
+class DatasetSource:
+    """Yields one batch of a dataset per iteration. The dataset is not part of checkpoints, only its digest is."""
+
+    steps_per_collect = 0
+    storages: Mapping[str, Any] = {}
+
+    def __init__(
+        self,
+        rows: DatasetRows,
+        *,
+        batch_size: int,
+        rng: np.random.Generator,
+        scale: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        """`scale` normalizes rewards."""
+        self.rows, self.batch_size, self.rng, self._scale = rows, batch_size, rng, scale
+
+    def batches(self, progress: Progress) -> Iterator[Transitions]:
+        yield self.draw(self.batch_size)
+
+    def draw(self, size: int) -> Transitions:
+        """Return the next transitions [size]."""
+        return self._scaled(self.rows.sample(size, self.rng))
+
+    def held_out_batch(self, number: int) -> Transitions:
+        """Return a batch of the held-out episodes; it depends on the number only."""
+        rng = numpy_generator(number, HELD_OUT, 1)
+        return self._scaled(self.rows.sample(self.batch_size, rng, held_out=True))
+
+    def _scaled(self, batch: Transitions) -> Transitions:
+        return batch if self._scale is None else replace(batch, rewards=self._scale(batch.rewards))
+
+    def feedback(self, batch: Transitions, result: UpdateResult) -> None: ...
+    def forget(self, rows: Sequence[int]) -> None: ...
+
+    def record_action(self, obs: ObsArray, acted: ActArrays) -> None: ...
+    def record_outcome(self, step: StepArrays, acted: ActArrays) -> None: ...
+    def end_collect(self, acted: ActArrays) -> None: ...
+    def record_block(self, block: Block) -> None: ...
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows.dataset.nbytes
+
+    def state_dict(self) -> State:
+        """Return the random stream, and the digest of the dataset."""
+        return {"rng": generator_state(self.rng), "dataset": self.rows.dataset.digest}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue the random stream; raise if it was of another dataset."""
+        refuse_other_dataset(self.rows.dataset, state["dataset"])
+        set_generator_state(self.rng, state["rng"])
+
+
+def refuse_other_dataset(dataset: Dataset, digest: object) -> None:
+    """Raise if a run has learned from a dataset with another digest."""
+    if digest != dataset.digest:
+        raise UserError(
+            f"dataset '{dataset.name}' is not the one that this run has learned from (its digest is {dataset.digest}, "
+            f"that of the run's is {digest}); restore its files, or start a new run"
+        )
+
+
+def take_statistics(policy: TakesStatistics, rows: DatasetRows) -> None:
+    """Set the statistics of a new policy, if it has any, to those of the dataset; they do not change later."""
+    if policy.normalizer is None and policy.reward_normalizer is None:
+        return
+    running = torch.zeros(1, dtype=torch.float64)
+    for obs, rewards, ended in rows.parts():
+        policy.observe(tensors_of(obs))
+        if policy.reward_normalizer is not None:
+            column, dones = (
+                torch.from_numpy(np.ascontiguousarray(part))[:, None] for part in (rewards, ended)
+            )
+            policy.reward_normalizer.update(column, dones, torch.ones_like(dones), running)
+
+
+def build_dataset(
+    dataset: Dataset,
+    policy: TakesStatistics,
+    *,
+    batch_size: int,
+    gamma: float,
+    n_step: int = 1,
+    held_out: float = 0.0,
+    seed: int,
+) -> DatasetSource:
+    """Return a source of batches; the statistics of the policy become those of the dataset."""
+    rows = DatasetRows(dataset, gamma=gamma, n_step=n_step, held_out=held_out)
+    take_statistics(policy, rows)
+    rng = numpy_generator(seed, REPLAY)
+    return DatasetSource(rows, batch_size=batch_size, rng=rng, scale=policy.reward_normalizer)
