@@ -89,7 +89,7 @@ class RecordingFolder:
     def episodes(self) -> Iterator[Episode]:
         """Iterate over everything that is in files."""
         for part in sorted((self.path / EPISODES).iterdir()):
-            with np.load(part) as columns:
+            with part.open("rb") as file, np.load(file) as columns:
                 yield from _episodes_in(dict(columns))
 
     def finish(self, write: Callable[[Path], None]) -> None:
@@ -110,7 +110,7 @@ class RecordingFolder:
 
     def _count(self, part: Path, last: int) -> bool:
         try:
-            with np.load(part) as columns:
+            with part.open("rb") as file, np.load(file) as columns:
                 lengths = columns["lengths"]
         except Exception as error:  # whatever zipfile and NumPy raise for damaged files
             raise UserError(
