@@ -43,8 +43,8 @@ SMALL = (
     "--quiet",
 )
 CADENCE = (
-    *("--checkpoint-every-timesteps", "60", "--eval-every-timesteps", "240"),
-    *("--log-every-timesteps", "50", "--held-out-fraction", "0.2"),
+    *("--checkpoint-every-timesteps", "150", "--eval-every-timesteps", "600"),
+    *("--log-every-timesteps", "100", "--held-out-fraction", "0.2"),
 )
 EPISODES = {"Pendulum-v1": 20, "CartPole-v1": 60}
 PLACES = {
@@ -59,6 +59,8 @@ PLACES = {
     "ending": "ending",
 }
 """What a process can be killed in, with the words of the report."""
+AFTERWARDS = ("plotting", "ending")
+"""What comes when the work is done."""
 LONGEST = 120.0
 """Seconds after which a process that should have begun is given up."""
 
@@ -133,8 +135,10 @@ class Killer:
         self.folder.mkdir(parents=True)
         process = self.begin(self.folder / "reference")
         begun = time.monotonic()
-        self.work.finish(process, self.folder / "reference")
+        while process.poll() is None and self.activity() not in AFTERWARDS:
+            time.sleep(0.005)
         self.seconds = time.monotonic() - begun
+        self.work.finish(process, self.folder / "reference")
         round_ = 0
         while len(self.trial.kills) < kills:
             round_ += 1
@@ -159,7 +163,7 @@ class Killer:
 
     def kill(self, process: subprocess.Popen[str], output: Path) -> bool:
         """Kill the process at a random moment; False if it was faster."""
-        time.sleep(self.rng.random() * self.seconds * 0.7)
+        time.sleep(self.rng.random() * self.seconds * 0.6)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         process.wait()
@@ -169,9 +173,13 @@ class Killer:
         self.trial.kills.append(self.place(output))
         return True
 
+    def activity(self) -> str:
+        """Return what the process says it is doing."""
+        return self.marker.read_text() if self.marker.exists() else "starting"
+
     def place(self, output: Path) -> str:
         """Tell what the process was doing when it died: one of `PLACES`."""
-        activity = self.marker.read_text() if self.marker.exists() else "starting"
+        activity = self.activity()
         for run in output.glob("*__*"):
             checkpoints = run / "checkpoints"
             leftovers = [path.name for path in checkpoints.rglob(".*") if path.suffix in (".tmp", ".old")]
@@ -231,7 +239,7 @@ def all_work(folder: Path, updates: int) -> list[Work]:
         works.append(
             Work(("train", algo, *budget, *SMALL, *CADENCE), f"{algo.upper()}, {dataset.name.split('-')[0]}")
         )
-    for env_id, data_format, episodes in (("Pendulum-v1", "hdf5", "100"), ("CartPole-v1", "arrow", "200")):
+    for env_id, data_format, episodes in (("Pendulum-v1", "hdf5", "300"), ("CartPole-v1", "arrow", "200")):
         agents = [str(path) for path in sorted((folder / "agents").glob(f"{env_id}-*"))]
         how = (
             "--episodes",
@@ -254,7 +262,7 @@ class Args:
 
     kills: int = 36
     """Kills in all, spread over everything; at least three for each."""
-    updates: int = 960
+    updates: int = 3_000
     """Length of a run that learns from a dataset."""
     seed: int = 0
     """Seed of the kill times."""
