@@ -299,6 +299,12 @@ def test_a_folder_with_other_things_is_refused_and_left_alone(pole, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_a_folder_that_cannot_be_made_is_an_error(pole, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot record into"):
+        rl_training.record(pole, tmp_path / "file" / "d", num_episodes=1)
+
+
 def test_other_settings_are_refused_and_named(pole, pendulum, tmp_path):
     folder = rl_training.record(pole, tmp_path / "d", num_episodes=2)
     before = open_dataset(str(folder)).digest

@@ -106,7 +106,10 @@ class _Recording:
     def run(self, spec: EnvSpec | None) -> Recorded:
         """Record what is missing and write the dataset."""
         folder = self.folder
-        folder.path.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot record into {folder.path}: {error.strerror}") from error
         with RunLock(folder.path):
             folder.begin(self.settings, compared)
             if folder.is_complete:
