@@ -123,6 +123,16 @@ hostile: $(VENV)/.installed-dev
 	$(BIN)/python scripts/hostile.py
 	$(BIN)/python scripts/hostile_folders.py
 
+# trains three small agents and records four datasets in the folder datasets (5 minutes); writes results/datasets.md
+.PHONY: datasets
+datasets: $(VENV)/.installed-dev
+	$(BIN)/python scripts/make_datasets.py
+
+# runs that learn from datasets, and recordings, are killed again and again; writes results/chaos_offline.md
+.PHONY: chaos-offline
+chaos-offline: $(VENV)/.installed-dev
+	$(BIN)/python scripts/chaos_offline.py
+
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python scripts/chaos.py
 

@@ -10,6 +10,8 @@ from typing import Any
 from rl_training.cli import main as command
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.logs import curves
+from rl_training.experiment.recording.folder import RecordingFolder
+from rl_training.experiment.recording.playing import Player
 from rl_training.runtime.evaluator import Evaluator
 from rl_training.runtime.trainer import Trainer
 
@@ -44,6 +46,9 @@ def main() -> int:
     VectorStepper.resume = noted("replaying", VectorStepper.resume, marker)
     Trainer.fit = noted("training", Trainer.fit, marker, then="ending")
     Evaluator.evaluate = noted("evaluating", Evaluator.evaluate, marker)
+    Player.play = noted("playing", Player.play, marker)
+    RecordingFolder.add = noted("keeping", RecordingFolder.add, marker)
+    RecordingFolder.finish = noted("finishing", RecordingFolder.finish, marker, then="ending")
     plot = curves.plot_learning_curve
     for module in list(sys.modules.values()):  # whoever imported it by name
         if getattr(module, "plot_learning_curve", None) is plot:

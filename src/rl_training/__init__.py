@@ -11,7 +11,8 @@ from rl_training.version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any
+    from pathlib import Path
+    from typing import Any, Literal
 
     import gymnasium
 
@@ -34,6 +35,7 @@ __all__ = [
     "check_env",
     "load",
     "load_runs",
+    "record",
 ]
 
 if not TYPE_CHECKING:  # type checkers read the imports above
@@ -101,3 +103,33 @@ def load_runs(*patterns: "str | PathLike[str]") -> "Runs":
     from rl_training.experiment.records.search import load_runs as load_all
 
     return load_all(*patterns)
+
+
+def record(
+    runs: "str | PathLike[str] | Algorithm | Sequence[str | PathLike[str] | Algorithm]",
+    to: "str | PathLike[str]",
+    *,
+    num_episodes: int = 100,
+    noise: float = 0.0,
+    random_fraction: float = 0.0,
+    weights: "Sequence[float] | None" = None,
+    seed: int = 0,
+    deterministic: bool = False,
+    data_format: "Literal['hdf5', 'arrow']" = "hdf5",
+    env: "EnvFactory | str | None" = None,
+    trust_modules: bool = False,
+) -> "Path":
+    """Play episodes with one or more saved agents and write them to the folder `to` as a Minari dataset; return it.
+
+    `runs` are runs, checkpoints or models. Each episode is played by one of them, drawn with `weights`, or with
+    probability `random_fraction` by uniformly random actions from its first step to its last. Actions are sampled
+    unless `deterministic`. `noise` is the standard deviation of Gaussian noise on continuous actions, scaled to
+    [-1, 1]. Episode k depends only on these settings and on `seed` and k: called again after an interruption,
+    `record` goes on and writes the same dataset. `env` replaces the environment: an id, or a function that builds one.
+    """
+    from rl_training.experiment.recording.record import record as record_all
+
+    return record_all(
+        runs, to=to, num_episodes=num_episodes, noise=noise, random_fraction=random_fraction, weights=weights,
+        seed=seed, deterministic=deterministic, data_format=data_format, env=env, trust_modules=trust_modules,
+    ).path  # fmt: skip

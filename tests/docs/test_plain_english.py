@@ -26,7 +26,7 @@ PAGES = [
 CLEAN_COMMANDS = (
     "train", "train ppo", "train a2c", "train dqn", "train sac", "train td3", "train recurrent_ppo", "eval", "resume",
     "check-env", "plan", "zoo", "zoo list", "zoo show", "zoo run", "benchmark", "runs", "runs list", "runs show",
-    "runs diff", "runs rm", "export-results",
+    "runs diff", "runs rm", "export-results", "record",
 )  # fmt: skip
 """Commands, such as `train ppo`, whose `--help` is checked as well."""
 

@@ -7,6 +7,7 @@ import sys
 COMMANDS = {
     "train": ("rl_training.cli.train", "train an agent from a config or from flags"),
     "eval": ("rl_training.cli.eval", "play episodes with a trained agent, as numbers or as a video"),
+    "record": ("rl_training.cli.record", "play episodes with trained agents and write them as a dataset"),
     "resume": ("rl_training.cli.resume", "continue a run from its last checkpoint"),
     "check-env": ("rl_training.cli.check_env", "check an environment before training"),
     "plan": ("rl_training.cli.plan", "predict which settings make a run faster on several cores"),

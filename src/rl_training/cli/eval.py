@@ -24,7 +24,7 @@ class Eval:
     json: bool = False
     """Print the result as one JSON object."""
     record: Annotated[str | None, Option(metavar="DIR")] = None
-    """Folder to write a video of one episode into."""
+    """Folder to write a video of one episode into; `rl-training record` writes a dataset."""
     stochastic: bool = False
     """Sample actions instead of taking the most likely one."""
     env_id: str | None = None

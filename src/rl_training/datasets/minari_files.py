@@ -103,8 +103,21 @@ def _recorded_in(metadata: dict[str, Any]) -> RecordedIn:
     except ValueError:
         spec = {}
     env_id, kwargs, limit = (spec.get(key) for key in ("id", "kwargs", "max_episode_steps"))
+    named = _own_env_id(metadata)
+    if (
+        named.rpartition(":")[2] == env_id
+    ):  # ours names the module that registers it, which Gymnasium's may not
+        env_id = named
     return RecordedIn(
         env_id if isinstance(env_id, str) else "",
         kwargs if isinstance(kwargs, dict) else {},
         limit if isinstance(limit, int) and limit > 0 else None,
     )
+
+
+def _own_env_id(metadata: dict[str, Any]) -> str:
+    """Return the id that `record` wrote, such as `module:Id`."""
+    recording = metadata.get("recording")
+    place = recording.get("environment") if isinstance(recording, dict) else None
+    named = place.get("env_id") if isinstance(place, dict) else None
+    return named if isinstance(named, str) else ""

@@ -101,12 +101,13 @@ class Agent:
         *,
         deterministic: bool = True,
         action_masks: Any = None,
+        rng: np.random.Generator | None = None,
     ) -> tuple[Array, PolicyState | None]:
         """Return the action or actions and the next state of a recurrent policy, which is None for any other policy.
 
         `state` is the one that the last call returned; it is reset where `episode_start` is true. `action_masks` are
         true for allowed actions; by default the observation's entry `action_mask` is used, if it has one. Both are
-        given once for all rows or once per row.
+        given once for all rows or once per row. Actions are sampled with `rng`, by default the agent's own generator.
         """
         seen, own_masks = split_mask_entry(obs) if self.spec.masked else (obs, None)
         batch, is_batch = batched(self.spec.observation_space, seen)
@@ -117,7 +118,8 @@ class Agent:
             name = "the observation's entry 'action_mask'"
             batch = with_mask(batch, check_user_masks(self.spec.action_space, own_masks, rows, name))
         memory = self._memory(state, episode_start, rows)
-        chosen, memory = self.policy.act(batch, memory, deterministic=deterministic, rng=self._rng)
+        rng = self._rng if rng is None else rng
+        chosen, memory = self.policy.act(batch, memory, deterministic=deterministic, rng=rng)
         actions = self._adapter.to_env(chosen)
         return (actions if is_batch else actions[0]), (memory or None)
 
@@ -160,7 +162,7 @@ class Agent:
         with evaluation_generators(self.config.seed):  # building an environment may draw, too
             config, factory = self.playground(env)
             with closing(evaluation_stepper(config, num_episodes, factory)) as stepper:
-                check_spaces(self._name, config, stepper.spec, self.spec)
+                check_spaces(self.name, config, stepper.spec, self.spec)
                 stepper.use_statistics(self.statistics)
                 return evaluate_policy(
                     config, stepper, self.policy, num_episodes, deterministic=deterministic
@@ -176,7 +178,7 @@ class Agent:
         )
         if settled.use_action_masks != "on":
             warnings.warn(
-                f"environment '{config.env_id}' provides no action masks, but {self._name} was trained with them: "
+                f"environment '{config.env_id}' provides no action masks, but {self.name} was trained with them: "
                 "every action is allowed",
                 stacklevel=4,
             )
@@ -189,17 +191,18 @@ class Agent:
         if isinstance(env, str):
             return self.config.with_overrides(env_id=env), None
         if env is None and self.given.factory is None:
-            refuse_missing_factory(self._name, self.config.env_id, needed=self._env_factory)
+            refuse_missing_factory(self.name, self.config.env_id, needed=self._env_factory)
             self.permission.refuse_env(self.config.env_id)
             if not self.config.env_id:
                 raise UserError(
-                    f"{self._name} has no environment: it learned from a dataset alone; name one with --env-id, or "
+                    f"{self.name} has no environment: it learned from a dataset alone; name one with --env-id, or "
                     "env=... in Python"
                 )
         return self.config, self.given.factory if env is None else checked_factory(env)
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """How messages call it."""
         return "this agent" if self.path is None else f"checkpoint {self.path}"
 
     def save(self, path: str | PathLike[str]) -> Path:

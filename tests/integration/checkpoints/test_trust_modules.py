@@ -65,6 +65,7 @@ DOORS = {
     "load and learn": lambda run_dir: rl_training.load(run_dir).learn(32),
     "evaluate_checkpoint": lambda run_dir: evaluate_checkpoint(run_dir),
     "resume": lambda run_dir: resume(run_dir, total_timesteps=96),
+    "record": lambda run_dir: rl_training.record(run_dir, run_dir.parent / "dataset", num_episodes=1),
 }
 
 
