@@ -400,6 +400,9 @@ class SACKeywords(RunKeywords, total=False):
     """Number of critics, batched as one network; the target is their minimum."""
     critic_hidden_sizes: Sequence[int] | None
     """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450), which limits how far values of
+    actions that the data lacks are overestimated."""
     share_encoder: bool | None
     """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
     None shares it for images."""
@@ -471,6 +474,9 @@ class TD3Keywords(RunKeywords, total=False):
     """Number of critics, batched as one network; the target is their minimum, and the actor maximizes the first."""
     critic_hidden_sizes: Sequence[int] | None
     """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450), which limits how far values of
+    actions that the data lacks are overestimated."""
     share_encoder: bool | None
     """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
     None shares it for images."""
