@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import gymnasium
 
-    from rl_training.algorithms import A2C, BC, DQN, PPO, SAC, TD3, RecurrentPPO
+    from rl_training.algorithms import A2C, BC, DQN, PPO, SAC, TD3, TD3BC, ReBRAC, RecurrentPPO
     from rl_training.algorithms.base import Algorithm
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.environment_check import EnvReport
@@ -29,6 +29,8 @@ __all__ = [
     "PPO",
     "SAC",
     "TD3",
+    "TD3BC",
+    "ReBRAC",
     "RecurrentPPO",
     "__version__",
     "check_env",

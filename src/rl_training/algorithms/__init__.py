@@ -10,9 +10,11 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.bc import BC
 from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.rebrac import ReBRAC
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3
+from rl_training.algorithms.td3_bc import TD3BC
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.layout import action_layout
 
@@ -24,6 +26,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "td3": TD3,
     "recurrent_ppo": RecurrentPPO,
     "bc": BC,
+    "td3_bc": TD3BC,
+    "rebrac": ReBRAC,
 }
 
 
@@ -46,4 +50,16 @@ def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
         )
 
 
-__all__ = ["A2C", "ALGORITHMS", "BC", "DQN", "PPO", "SAC", "TD3", "RecurrentPPO", "refuse_actions"]
+__all__ = [
+    "A2C",
+    "ALGORITHMS",
+    "BC",
+    "DQN",
+    "PPO",
+    "SAC",
+    "TD3",
+    "TD3BC",
+    "ReBRAC",
+    "RecurrentPPO",
+    "refuse_actions",
+]

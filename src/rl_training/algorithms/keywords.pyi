@@ -596,3 +596,104 @@ class BCKeywords(RunKeywords, total=False):
     deviation is learned. Discrete actions are always imitated by maximum likelihood."""
     loss: LossFunction
     """Your own function in the place of the built-in one."""
+
+class TD3BCKeywords(RunKeywords, total=False):
+    """Settings of TD3BCConfig."""
+
+    encoder_kwargs: dict[str, Any]
+    """Arguments for the encoder's constructor, as a YAML map."""
+    features_dim: int
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
+    image_scale: float | None
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"]
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
+    learning_rate: float
+    """Learning rate of Adam at the start."""
+    learning_rate_schedule: Schedule
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
+    batch_size: int
+    """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    tau: float
+    """Fraction by which the target networks move towards the online networks at each update."""
+    num_critics: int
+    """Number of critics, batched as one network; the target is their minimum, and the actor maximizes the first."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450), which limits how far values of
+    actions that the data lacks are overestimated."""
+    share_encoder: bool | None
+    """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
+    None shares it for images."""
+    policy_delay: int
+    """Updates of the critics per update of the actor and the target networks."""
+    target_policy_noise: float
+    """Standard deviation of the noise on target actions, for actions scaled to [-1, 1]; 0 for none."""
+    target_noise_clip: float
+    """Maximum absolute value of this noise."""
+    gamma: float
+    """Discount factor, in [0, 1]."""
+    alpha: float
+    """Weight of the critic's value against the squared distance to the recorded actions; values are divided by their
+    mean size, so their scale does not matter. 0 imitates only."""
+    critic_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    actor_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+
+class ReBRACKeywords(RunKeywords, total=False):
+    """Settings of ReBRACConfig."""
+
+    encoder_kwargs: dict[str, Any]
+    """Arguments for the encoder's constructor, as a YAML map."""
+    features_dim: int
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
+    image_scale: float | None
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"]
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
+    learning_rate: float
+    """Learning rate of Adam at the start."""
+    learning_rate_schedule: Schedule
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
+    batch_size: int
+    """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    tau: float
+    """Fraction by which the target networks move towards the online networks at each update."""
+    num_critics: int
+    """Number of critics, batched as one network; the target is their minimum, and the actor maximizes the first."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450)."""
+    share_encoder: bool | None
+    """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
+    None shares it for images."""
+    policy_delay: int
+    """Updates of the critics per update of the actor and the target networks."""
+    target_policy_noise: float
+    """Standard deviation of the noise on target actions, for actions scaled to [-1, 1]; 0 for none."""
+    target_noise_clip: float
+    """Maximum absolute value of this noise."""
+    gamma: float
+    """Discount factor, in [0, 1]."""
+    actor_penalty: float
+    """Weight of the squared distance between the actor's and the recorded action in the actor's loss; the paper's
+    beta_1."""
+    critic_penalty: float
+    """Weight of the same distance for the next actions, which lowers the critics' targets; the paper's beta_2."""
+    critic_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    actor_loss: LossFunction
+    """Your own function in the place of the built-in one."""
