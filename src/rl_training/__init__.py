@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import gymnasium
 
-    from rl_training.algorithms import A2C, BC, DQN, PPO, SAC, TD3, TD3BC, ReBRAC, RecurrentPPO
+    from rl_training.algorithms import A2C, BC, CQL, DQN, PPO, SAC, TD3, TD3BC, ReBRAC, RecurrentPPO
     from rl_training.algorithms.base import Algorithm
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.environment_check import EnvReport
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "A2C",
     "BC",
+    "CQL",
     "DQN",
     "PPO",
     "SAC",

@@ -8,6 +8,7 @@ from gymnasium import Space, spaces
 from rl_training.algorithms.a2c import A2C
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.bc import BC
+from rl_training.algorithms.cql import CQL
 from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.rebrac import ReBRAC
@@ -27,6 +28,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "recurrent_ppo": RecurrentPPO,
     "bc": BC,
     "td3_bc": TD3BC,
+    "cql": CQL,
     "rebrac": ReBRAC,
 }
 
@@ -54,6 +56,7 @@ __all__ = [
     "A2C",
     "ALGORITHMS",
     "BC",
+    "CQL",
     "DQN",
     "PPO",
     "SAC",
