@@ -1,4 +1,4 @@
-"""The gradients by hand of losses of off-policy and offline algorithms are those of autograd, in NumPy and torch alike."""
+"""The gradients by hand of the losses that learn from transitions are those of autograd, in NumPy and torch alike."""
 
 from typing import Any
 
