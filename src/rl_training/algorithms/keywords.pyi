@@ -808,8 +808,9 @@ class CQLKeywords(RunKeywords, total=False):
     the mean of all critics; none uses the minimum of all critics for both."""
     gamma: float
     """Discount factor, in [0, 1]."""
-    cql_alpha: float
-    """Weight of the conservative term in the critics' loss; 0 leaves it out."""
+    cql_alpha: float | None
+    """Weight of the conservative term in the critics' loss; 0 leaves it out, and none is 5 for continuous actions, 1
+    for discrete ones."""
     num_sampled_actions: int
     """Actions per transition that are drawn from each of three distributions to estimate the term: uniform, and the
     policy at the observation and at the next observation."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rl_training.algorithms.advantage_weighting import WEIGHTED_ACTOR_LOSS
 from rl_training.algorithms.bc import BC_LOSS
-from rl_training.algorithms.discrete_cql import DISCRETE_CQL_LOSS
+from rl_training.algorithms.cql import CQL_LOSSES
 from rl_training.algorithms.iql import IQL_LOSSES
 from rl_training.algorithms.losses import Loss
 from rl_training.algorithms.sac import SAC_LOSSES
@@ -28,7 +28,6 @@ def numbers(*shape: int, seed: int) -> Tensor:
 VALUES, TARGETS, LOGPROBS = numbers(CRITICS, ROWS, seed=0), numbers(ROWS, seed=1), numbers(ROWS, seed=3)
 ALL_VALUES, RECORDED = numbers(ROWS, 4, seed=4) * 3, torch.arange(ROWS) % 4
 CHOSEN = ALL_VALUES[torch.arange(ROWS), RECORDED]
-HUBER = torch.nn.functional.smooth_l1_loss
 ALPHA = torch.tensor(0.3, dtype=torch.float64)
 CASES: dict[str, tuple[Loss, dict[str, Tensor], tuple[str, ...], dict[str, Any], Tensor]] = {
     "sac critics": (
@@ -82,12 +81,12 @@ CASES: dict[str, tuple[Loss, dict[str, Tensor], tuple[str, ...], dict[str, Any],
         {"inverse_temperature": 0.05, "max_weight": 3.0},
         -sum(min(float((5 * a).exp()), 3.0) * p for a, p in zip(TARGETS, LOGPROBS, strict=True)) / ROWS,
     ),
-    "discrete cql": (
-        DISCRETE_CQL_LOSS,
-        {"all_values": ALL_VALUES, "values": CHOSEN, "targets": TARGETS},
-        ("values", "all_values"),
-        {"alpha": 0.7},
-        HUBER(CHOSEN, TARGETS) + 0.7 * (ALL_VALUES.exp().sum(1).log() - CHOSEN).mean(),
+    "cql, one critic for discrete actions": (
+        CQL_LOSSES["critic_loss"],
+        {"others": ALL_VALUES[None], "values": CHOSEN[None], "targets": TARGETS},
+        ("values", "others"),
+        {"cql_alpha": 0.7},
+        0.5 * (CHOSEN - TARGETS).square().mean() + 0.7 * (ALL_VALUES.exp().sum(1).log() - CHOSEN).mean(),
     ),
 }
 

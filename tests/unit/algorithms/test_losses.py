@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rl_training.algorithms import ppo, q_objective
 from rl_training.algorithms.a2c import A2C_LOSS
 from rl_training.algorithms.bc import BC_LOSS
-from rl_training.algorithms.discrete_cql import DISCRETE_CQL_LOSS
+from rl_training.algorithms.cql import CQL_LOSSES
 from rl_training.algorithms.dqn import DQN, DQNConfig
 from rl_training.algorithms.iql import IQL_LOSSES
 from rl_training.algorithms.lookup import is_called
@@ -338,7 +338,7 @@ BUILT_IN = [
     *TD3_LOSSES.values(),
     BC_LOSS,
     *IQL_LOSSES.values(),
-    DISCRETE_CQL_LOSS,
+    *CQL_LOSSES.values(),
 ]
 
 

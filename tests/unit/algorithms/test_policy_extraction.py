@@ -6,7 +6,6 @@ Each formula reads a copy of the networks as they were before the update; the gr
 import copy
 import math
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from torch.distributions import Categorical, Normal
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.components import BuildContext
-from rl_training.algorithms.discrete_cql import DiscreteCQLLearner, build_discrete_actor
 from rl_training.algorithms.iql import expectile_gradient, expectile_loss
 from rl_training.config import UpdatePath
 from rl_training.core.errors import UserError
@@ -55,17 +53,6 @@ def learner_of(
     context = BuildContext(EnvSpec(SEEN, ACTIONS[actions], 1), seed=3, update_path=path, encoder=encoder)
     learner: Any = face.build_learner(config, context, face.build_actor(config, context))
     return away_from_the_start(learner)
-
-
-def discrete_cql(alpha: float, path: UpdatePath = "auto") -> Any:
-    settings: Any = SimpleNamespace(
-        **NETWORKS, activation="relu", learning_rate=3e-4, learning_rate_schedule="constant", tau=0.1,
-        learning_starts=0, encoder="flat", image_scale=None, image_channels="auto", features_dim=8,
-        encoder_kwargs={},
-    )  # fmt: skip
-    context = BuildContext(EnvSpec(SEEN, ACTIONS["discrete"], 1), seed=3)
-    actor = build_discrete_actor(settings, context)
-    return away_from_the_start(DiscreteCQLLearner(settings, actor, alpha=alpha, update_path=path))
 
 
 def away_from_the_start(learner: Any) -> Any:
@@ -216,7 +203,7 @@ def test_awac_asks_its_critics_for_sampled_actions(path: UpdatePath) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_discrete_cql_is_double_dqn_and_the_gap_to_all_actions(path: UpdatePath) -> None:
-    learner, batch = discrete_cql(0.7, path), batch_for("discrete")
+    learner, batch = learner_of("cql", "discrete", path, cql_alpha=0.7), batch_for("discrete")
     network, target = copy.deepcopy(learner.policy.network), copy.deepcopy(learner.target.network)
     told = updated(learner, batch)
     rows, values = torch.arange(ROWS), network(batch.obs)[..., 0]
@@ -224,7 +211,7 @@ def test_discrete_cql_is_double_dqn_and_the_gap_to_all_actions(path: UpdatePath)
     assert (best != next_values.argmax(1)).any()
     goal = batch.rewards + batch.discounts * next_values[rows, best].detach()
     chosen = values[rows, batch.actions]
-    loss = torch.nn.functional.smooth_l1_loss(chosen, goal) + 0.7 * (values.logsumexp(1) - chosen).mean()
+    loss = 0.5 * (chosen - goal).square().mean() + 0.7 * (values.logsumexp(1) - chosen).mean()
     assert_step(learner.optimizer, network, loss, told["critic_loss"])
     assert learner.update_path == path
 
@@ -234,7 +221,7 @@ LEARNERS = {
     "bc, continuous": lambda path: (learner_of("bc", "box", path, imitation="distribution"), "box"),
     "iql": lambda path: (learner_of("iql", path=path), "box"),
     "awac": lambda path: (learner_of("awac", path=path), "box"),
-    "discrete cql": lambda path: (discrete_cql(1.0, path), "discrete"),
+    "discrete cql": lambda path: (learner_of("cql", "discrete", path), "discrete"),
 }
 
 
