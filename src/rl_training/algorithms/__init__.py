@@ -6,10 +6,12 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rl_training.algorithms.a2c import A2C
+from rl_training.algorithms.awac import AWAC
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.bc import BC
 from rl_training.algorithms.cql import CQL
 from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.iql import IQL
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.rebrac import ReBRAC
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
@@ -27,6 +29,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "td3": TD3,
     "recurrent_ppo": RecurrentPPO,
     "bc": BC,
+    "iql": IQL,
+    "awac": AWAC,
     "td3_bc": TD3BC,
     "cql": CQL,
     "rebrac": ReBRAC,
@@ -55,9 +59,11 @@ def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
 __all__ = [
     "A2C",
     "ALGORITHMS",
+    "AWAC",
     "BC",
     "CQL",
     "DQN",
+    "IQL",
     "PPO",
     "SAC",
     "TD3",

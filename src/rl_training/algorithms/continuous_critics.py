@@ -1,4 +1,4 @@
-"""The base of SAC and TD3: an ensemble of critics for observations and actions, and target networks."""
+"""The base of SAC, TD3, IQL and AWAC: an ensemble of critics for observations and actions, and target networks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from rl_training.models.encoded_network import Encoded, layers_after_encoder
 from rl_training.models.ensemble import EnsembleMLP
 from rl_training.models.fast.backend import TorchBackend, fast_backend
 from rl_training.models.fast.networks import ExplicitCritics, ExplicitMLP, explicit_critics, explicit_mlp
+from rl_training.policies.actor import ActorPolicy
 from rl_training.policies.continuous import ContinuousPolicy
 
 
@@ -69,7 +70,7 @@ class ContinuousLearner(OffPolicyLearner):
     def __init__(
         self,
         config: CriticsConfig,
-        actor: Actor[ContinuousPolicy],
+        actor: Actor[ContinuousPolicy | ActorPolicy],
         *,
         generator: torch.Generator,
         noise_rng: np.random.Generator,
@@ -148,7 +149,9 @@ class ContinuousLearner(OffPolicyLearner):
         return self.backend.from_numpy(self.noise_rng.standard_normal(shape, dtype=float_dtype()))
 
 
-def build_critics(config: CriticsConfig, policy: ContinuousPolicy, generator: torch.Generator) -> nn.Module:
+def build_critics(
+    config: CriticsConfig, policy: ContinuousPolicy | ActorPolicy, generator: torch.Generator
+) -> nn.Module:
     """Return the critics: inputs and actions [B, ...] to values [M, B]."""
     encoder = None
     if isinstance(policy.network, Encoded):

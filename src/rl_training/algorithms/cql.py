@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 from gymnasium import spaces
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
 from rl_training.algorithms.conservative import conservative_gap, conservative_gap_gradient
+from rl_training.algorithms.discrete_cql import DiscreteCQLLearner, build_discrete_actor
 from rl_training.algorithms.losses import Loss
 from rl_training.algorithms.off_policy import dataset_source
 from rl_training.algorithms.sac import (
@@ -30,7 +31,7 @@ from rl_training.core.types import Numbers, StepMetrics
 from rl_training.data.dataset_source import DatasetSource
 from rl_training.data.replay_buffer import Transitions
 from rl_training.models.fast.backend import Backend
-from rl_training.policies.continuous import SquashedGaussianPolicy, StochasticPolicy
+from rl_training.policies.continuous import SquashedGaussianPolicy
 from rl_training.policies.explorers import ContinuousExplorer
 
 if TYPE_CHECKING:
@@ -39,14 +40,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CQLConfig(SACUpdateConfig):
-    """Settings of CQL."""
+    """Settings of CQL. Discrete actions need only learning_rate, tau, gamma, cql_alpha, batch and network."""
 
     needs_dataset: ClassVar[bool] = True
 
     gamma: float = 0.99
     """Discount factor, in [0, 1]."""
-    cql_alpha: float = 5.0
-    """Weight of the conservative term in the critics' loss; 0 leaves it out."""
+    cql_alpha: float | None = None
+    """Weight of the conservative term in the critics' loss; 0 leaves it out, and none is 5 for continuous actions, 1
+    for discrete ones."""
     num_sampled_actions: int = 10
     """Actions per transition that are drawn from each of three distributions to estimate the term: uniform, and the
     policy at the observation and at the next observation."""
@@ -55,9 +57,14 @@ class CQLConfig(SACUpdateConfig):
         return [
             *super().problems(num_envs),
             *self.outside("gamma", 0, 1),
-            *self.negative("cql_alpha"),
             *self.outside("num_sampled_actions", 1, 10_000),
+            *([] if self.cql_alpha is None else self.negative("cql_alpha")),
         ]
+
+    def alpha(self, *, discrete: bool) -> float:
+        """Return the weight of the conservative term."""
+        usual = 1.0 if discrete else 5.0
+        return usual if self.cql_alpha is None else self.cql_alpha
 
     def rows_at_once(self, num_envs: int) -> tuple[int, str]:
         return self.rows_per_step(num_envs), "use a smaller batch_size or num_sampled_actions"
@@ -118,7 +125,7 @@ class CQLContinuousLearner(SACLearner):
             {"values": values[:, 0], "targets": targets, "others": others},
             ("values", "others"),
             self.backend,
-            cql_alpha=self.config.cql_alpha,
+            cql_alpha=self.config.alpha(discrete=False),
         )
         by_all = xp.concatenate([by_values[:, None], by_others.swapaxes(1, 2)], 1)
         self.critics_run.backward(by_all.reshape(len(by_all), -1))
@@ -156,7 +163,7 @@ class CQL(Algorithm):
 
     name = "cql"
     config_class = CQLConfig
-    action_spaces = (spaces.Box,)
+    action_spaces = (spaces.Box, spaces.Discrete)
     bounded_actions = True
     critic_loss = staticmethod(cql_critic_loss)
     critic_loss_gradient = staticmethod(cql_critic_gradient)
@@ -177,8 +184,10 @@ class CQL(Algorithm):
         return CQL_LOSSES
 
     @staticmethod
-    def build_actor(settings: CQLConfig, context: BuildContext) -> Actor[StochasticPolicy]:
-        """Return SAC's policy, and an explorer that samples from it."""
+    def build_actor(settings: CQLConfig, context: BuildContext) -> Actor[Any]:
+        """Return SAC's policy and an explorer that samples from it; for discrete actions DQN's."""
+        if isinstance(context.spec.action_space, spaces.Discrete):
+            return build_discrete_actor(settings, context)
         arguments = context.policy_settings(settings, shared=settings.share_encoder)
         policy = SquashedGaussianPolicy(context.spec, **arguments).to(context.device)
         return Actor(
@@ -186,16 +195,23 @@ class CQL(Algorithm):
         )
 
     @staticmethod
-    def build_source(
-        settings: CQLConfig, context: BuildContext, actor: Actor[StochasticPolicy]
-    ) -> DatasetSource:
+    def build_source(settings: CQLConfig, context: BuildContext, actor: Actor[Any]) -> DatasetSource:
         """Return batches of the dataset."""
         return dataset_source(settings, context, actor, gamma=settings.gamma)
 
     @staticmethod
     def build_learner(
-        settings: CQLConfig, context: BuildContext, actor: Actor[StochasticPolicy]
-    ) -> CQLContinuousLearner:
+        settings: CQLConfig, context: BuildContext, actor: Actor[Any]
+    ) -> CQLContinuousLearner | DiscreteCQLLearner:
+        """Return the learner for the kind of actions; that for discrete ones has only a critic_loss."""
+        if isinstance(context.spec.action_space, spaces.Discrete):
+            return DiscreteCQLLearner(
+                settings,
+                actor,
+                cql_alpha=settings.alpha(discrete=True),
+                loss=context.loss("critic_loss", CQL_LOSSES["critic_loss"]),
+                update_path=context.update_path,
+            )
         return CQLContinuousLearner(
             settings,
             actor,
