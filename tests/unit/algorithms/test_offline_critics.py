@@ -212,13 +212,13 @@ def test_the_value_of_actions_that_the_data_lacks_falls_with_the_conservative_te
     gaps = {}
     for weight in (0.0, 5.0):
         learner = built("cql", cql_alpha=weight, ent_coef=0.0)
-        for index in range(60):
+        for index in range(200):
             updated(learner, transitions(index % 3), index)
         rng = torch.Generator().manual_seed(1)
         batch, others = transitions(), 2 * torch.rand(ROWS, SIZE, generator=rng) - 1
         values, recorded = (learner.critics(batch.obs, actions) for actions in (others, batch.actions))
         gaps[weight] = float((values - recorded).detach().mean())
-    assert gaps[5.0] < gaps[0.0] - 0.5
+    assert gaps[5.0] < gaps[0.0] - 0.3
 
 
 LOSSES = {"td3_bc": TD3_BC_LOSSES, "rebrac": REBRAC_LOSSES, "cql": CQL_LOSSES}
