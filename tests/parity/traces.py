@@ -242,6 +242,13 @@ CASES: dict[str, Case] = {
     "rebrac": _offline("rebrac", tau=0.05, critic_penalty=0.5),
     "cql": _offline("cql", tau=0.05, num_sampled_actions=3),
     "cql layer norm": _offline("cql", tau=0.05, num_sampled_actions=3, critic_layer_norm=True),
+    "bc": _offline("bc", POLE),
+    "bc continuous": _offline("bc"),
+    "bc maximum likelihood": _offline("bc", imitation="distribution"),
+    "iql": _offline("iql", tau=0.05),
+    "iql cosine schedule of the actor": _offline("iql", tau=0.05, actor_learning_rate_schedule="cosine", **OBS),
+    "awac": _offline("awac", tau=0.05),
+    "cql discrete": _offline("cql", POLE, tau=0.05),
     "ddpg": _td3(**DDPG),
 }  # fmt: skip
 
