@@ -16,7 +16,20 @@ if TYPE_CHECKING:
 
     import gymnasium
 
-    from rl_training.algorithms import A2C, BC, DQN, PPO, SAC, TD3, RecurrentPPO
+    from rl_training.algorithms import (
+        A2C,
+        AWAC,
+        BC,
+        CQL,
+        DQN,
+        IQL,
+        PPO,
+        SAC,
+        TD3,
+        TD3BC,
+        ReBRAC,
+        RecurrentPPO,
+    )
     from rl_training.algorithms.base import Algorithm
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.environment_check import EnvReport
@@ -25,11 +38,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "A2C",
+    "AWAC",
     "BC",
+    "CQL",
     "DQN",
+    "IQL",
     "PPO",
     "SAC",
     "TD3",
+    "TD3BC",
+    "ReBRAC",
     "RecurrentPPO",
     "__version__",
     "check_env",

@@ -164,8 +164,12 @@ def dataset_source(
     *,
     gamma: float,
     n_step: int = 1,
+    next_actions: bool = False,
 ) -> DatasetSource:
-    """Return batches of the dataset; the statistics of the policy become those of the dataset."""
+    """Return batches of the dataset; the statistics of the policy become those of the dataset.
+
+    With `next_actions`, they also have the action that was recorded after each transition.
+    """
     assert context.dataset is not None, "the config names a dataset"
     return build_dataset(
         context.dataset,
@@ -174,6 +178,7 @@ def dataset_source(
         gamma=gamma,
         n_step=n_step,
         held_out=context.held_out_fraction,
+        next_actions=next_actions,
         seed=context.seed,
     )
 
