@@ -42,7 +42,12 @@ def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
     action_layout(space)
     if not isinstance(space, algorithm.action_spaces):
         wanted = algorithm.action_spaces[0]
-        others = [name for name, other in ALGORITHMS.items() if isinstance(space, other.action_spaces)]
+        others = [
+            name
+            for name, other in ALGORITHMS.items()
+            if isinstance(space, other.action_spaces)
+            and other.config_class.needs_dataset == algorithm.config_class.needs_dataset
+        ]
         kind = "continuous" if wanted is spaces.Box else "discrete"
         raise UserError(
             f"{algorithm.name} needs {kind} actions, but the action space is {type(space).__name__}; "
