@@ -184,22 +184,23 @@ def _check_hdf5(file: Path) -> None:
     """Raise if a file refers to other files, or announces more data than it has."""
     import h5py  # type: ignore[import-untyped]
 
-    def check(path: str, link: Any) -> None:
+    def problem(path: str, link: Any) -> str | None:  # what is not None ends the visit
         if not isinstance(link, h5py.HardLink):
-            raise UserError(f"{file} is not read: its entry '{path}' refers to another place")
+            return f"entry '{path}' refers to another place"
         part = content[path]
         if not isinstance(part, h5py.Dataset):
-            return
+            return None
         if part.external is not None or part.is_virtual:
-            raise UserError(f"{file} is not read: its entry '{path}' is stored in another file")
-        if part.nbytes and not plausible_size(part.nbytes, part.id.get_storage_size()):
-            raise UserError(
-                f"{file} is not read: its entry '{path}' announces {part.nbytes:,} bytes and has "
-                f"{part.id.get_storage_size():,}"
-            )
+            return f"entry '{path}' is stored in another file"
+        stored = part.id.get_storage_size()
+        if not plausible_size(part.nbytes, stored):
+            return f"entry '{path}' announces {part.nbytes:,} bytes and has {stored:,}"
+        return None
 
     with h5py.File(file, "r") as content:
-        content.visititems_links(check)
+        found = content.visititems_links(problem)
+    if found is not None:
+        raise UserError(f"{file} is not read: its {found}")
 
 
 def _recorded_in(metadata: dict[str, Any]) -> RecordedIn:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rl_training.core.types import Array
 from rl_training.datasets.checks import episode_problems
 from rl_training.datasets.dataset import RecordedIn
 from rl_training.datasets.minari_files import import_minari
-from rl_training.datasets.recording import Recording
+from rl_training.datasets.recording import Episode, Recording
 from rl_training.version import __version__
 
 FACTS = ("algorithm_name", "author", "author_email", "code_permalink", "description")
@@ -38,6 +39,7 @@ def write_minari(recording: Recording, folder: Path, data_format: str = "hdf5") 
     """
     import_minari()
     check_target(folder)
+    folder = folder.absolute()  # Minari needs it
     temporary = folder.with_name(f".{folder.name}.tmp")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -57,29 +59,36 @@ def _write(recording: Recording, data: Path, data_format: str) -> tuple[int, int
     from minari.dataset.minari_storage import MinariStorage
 
     storage = MinariStorage.new(data, *recording.spaces, data_format=data_format, jpeg_encoding=False)
-    problems, steps, number = list[str](), 0, 0
-    for episode in recording.episodes():
-        wrong = episode_problems(episode, *recording.spaces)
-        problems += [f"episode {number}: {problem}" for problem in wrong]
-        if len(problems) > MAX_PROBLEMS:
-            break
-        if not problems:
-            buffer = EpisodeBuffer(
-                id=number,
-                observations=_nested(episode.obs, recording.observation_space),
-                actions=np.asarray(episode.actions, recording.action_space.dtype),
-                rewards=np.asarray(episode.rewards, np.float64),
-                terminations=np.asarray(episode.terminated, np.bool_),
-                truncations=np.asarray(episode.truncated, np.bool_),
-                infos={},
-            )
-            storage.update_episodes([buffer])
-        steps, number = steps + episode.num_steps, number + 1
-    if not number:
+    problems, sizes = list[str](), list[int]()
+
+    def checked() -> Iterator[EpisodeBuffer]:
+        for number, episode in enumerate(recording.episodes()):
+            wrong = episode_problems(episode, *recording.spaces)
+            problems.extend(f"episode {number}: {problem}" for problem in wrong)
+            if len(problems) > MAX_PROBLEMS:
+                return
+            sizes.append(episode.num_steps)
+            if not problems:
+                yield EpisodeBuffer(id=number, **_numbers(episode, recording))
+
+    storage.update_episodes(checked())
+    if not sizes and not problems:
         problems.append("it has no episodes")
     if problems:
         raise ConfigError(problems, f"dataset '{recording.name}'")
-    return steps, number
+    return sum(sizes), len(sizes)
+
+
+def _numbers(episode: Episode, recording: Recording) -> dict[str, Any]:
+    """Return an episode as the fields of Minari's, in the types of the spaces."""
+    return {
+        "observations": _nested(episode.obs, recording.observation_space),
+        "actions": np.asarray(episode.actions, recording.action_space.dtype),
+        "rewards": np.asarray(episode.rewards, np.float64),
+        "terminations": np.asarray(episode.terminated, np.bool_),
+        "truncations": np.asarray(episode.truncated, np.bool_),
+        "infos": {},
+    }
 
 
 def _describe(recording: Recording, data: Path, steps: int, episodes: int, name: str) -> None:
@@ -96,7 +105,9 @@ def _describe(recording: Recording, data: Path, steps: int, episodes: int, name:
 
 def _spec_text(where: RecordedIn) -> str:
     """Return the environment as Minari describes it; in full, if Gymnasium knows it."""
-    changes: dict[str, Any] = {"kwargs": dict(where.env_kwargs), "max_episode_steps": where.max_episode_steps}
+    changes: dict[str, Any] = {"kwargs": dict(where.env_kwargs)}
+    if where.max_episode_steps is not None:
+        changes["max_episode_steps"] = where.max_episode_steps
     spec = gymnasium.registry.get(where.env_id)
     if spec is None or callable(spec.entry_point):
         return json.dumps({"id": where.env_id, **changes})

@@ -68,6 +68,8 @@ def open_table(path: Path, name: str, known: Spaces | None, options: TableOption
     starts, stops = _episode_bounds(columns, problems)
     if problems:
         raise ConfigError(problems, f"dataset '{name}'")
+    if wrong := _successor_problems(columns, stops):
+        raise ConfigError(wrong, f"dataset '{name}'")
     remarks = list[str]()
     if not columns.next_obs:
         stops = _without_successors(columns, starts, stops, remarks)
@@ -211,6 +213,33 @@ def _episode_bounds(columns: _Columns, problems: list[str]) -> tuple[Array, Arra
         if not columns.has_truncations:  # the id says where an episode ends
             columns.truncated[stops - 1] = ~columns.terminated[stops - 1].astype(np.bool_)
     return np.concatenate(([0], stops[:-1])), stops
+
+
+def _successor_problems(columns: _Columns, stops: Array) -> list[str]:
+    """Return where next observations are not those of the next row, as inside of an episode they are."""
+    if not columns.next_obs:
+        return []
+    if set(columns.next_obs) != set(columns.obs):
+        return [
+            f"next_observations have entries {sorted(columns.next_obs)}, and observations {sorted(columns.obs)}"
+        ]
+    found = []
+    inside = np.ones(len(columns.rewards), np.bool_)
+    inside[stops - 1] = False
+    for key, column in columns.obs.items():
+        after = columns.next_obs[key]
+        if after.shape != column.shape:
+            found.append(f"next_observations have shape {after.shape}, and observations {column.shape}")
+            continue
+        same = (after[:-1] == column[1:]) | ((after[:-1] != after[:-1]) & (column[1:] != column[1:]))
+        differs = inside[:-1] & ~same.reshape(len(same), -1).all(axis=1)
+        if differs.any():
+            step = int(np.argmax(differs))
+            found.append(
+                f"next_observations of step {step} are not the observations of step {step + 1}, although no episode "
+                "ends there: mark its end, or sort the rows"
+            )
+    return found
 
 
 def _without_successors(columns: _Columns, starts: Array, stops: Array, remarks: list[str]) -> Array:
