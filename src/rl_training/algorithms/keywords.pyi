@@ -52,8 +52,8 @@ class RunKeywords(TypedDict, total=False):
     held_out_fraction: float
     """Part of the dataset's episodes that is not learned from: metrics report its losses."""
     max_dataset_memory: int | None
-    """Bytes of memory for the dataset; a larger one stays in a temporary file, and about as many bytes of it are kept
-    in memory. None is half of the available memory."""
+    """Bytes of memory for the dataset; columns that do not fit stay in temporary files, from which each batch is read.
+    None is half of the available memory."""
     device: str
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"]

@@ -13,14 +13,14 @@ from rl_training.core.spaces.layout import action_layout, float_dtype, leaf_dtyp
 from rl_training.core.types import ObsArray, joined
 from rl_training.datasets.checks import episode_problems
 from rl_training.datasets.dataset import Dataset
-from rl_training.datasets.mapped_columns import MappedStore
+from rl_training.datasets.disk_columns import ColumnStore
 from rl_training.datasets.recording import Episode, Recording, plausible_size
 
 
 def collected(recording: Recording, max_memory: int | None = None) -> Dataset:
     """Return the episodes of a recording as a dataset; raise one error for all problems.
 
-    A dataset that is larger than `max_memory` bytes is kept on disk, in an unnamed temporary file.
+    Columns that do not fit into `max_memory` bytes are on disk, in unnamed temporary files.
     """
     builder = DatasetBuilder(recording, max_memory)
     for episode in recording.episodes():
@@ -44,15 +44,15 @@ class DatasetBuilder:
                 f"dataset '{recording.name}' announces {steps:,} steps and {recording.num_episodes:,} episodes, but "
                 f"its files have only {recording.file_bytes:,} bytes"
             )
-        self.store = MappedStore(max_memory) if max_memory is not None and size > max_memory else None
-        allocate = np.empty if self.store is None else self.store.allocate
+        # observations last: what does not fit into memory is on disk, and they are the largest
+        allocate = ColumnStore(max_memory).allocate
         shape, dtype = action_layout(recording.action_space)
-        self._obs = {
-            key: allocate((rows, *(leaf.shape or ())), leaf_dtype(leaf)) for key, leaf in self._leaves.items()
-        }
         self._actions = allocate((steps, *shape), dtype)
         self._rewards = allocate((steps,), float_dtype())
         self._terminated = allocate((steps,), np.bool_)
+        self._obs = {
+            key: allocate((rows, *(leaf.shape or ())), leaf_dtype(leaf)) for key, leaf in self._leaves.items()
+        }
         self._ends = np.zeros(recording.num_episodes, np.int64)
         self.problems: list[str] = []
         self._step = self._episode = 0
@@ -98,10 +98,7 @@ class DatasetBuilder:
             recording.name, *recording.spaces, obs, self._actions, self._rewards, self._terminated, self._ends,
             recording.recorded_in, dict(recording.facts), remarks=recording.remarks,
         )  # fmt: skip
-        found = replace(found, digest=found.computed_digest())
-        if self.store is not None:
-            self.store.drop()
-        return found
+        return replace(found, digest=found.computed_digest())
 
     @property
     def full_of_problems(self) -> bool:

@@ -59,5 +59,5 @@ def open_dataset(
     spaces: Spaces | None = None,
     max_memory: int | None = None,
 ) -> Dataset:
-    """Return the dataset that a name means; one larger than `max_memory` bytes stays on disk."""
+    """Return the dataset that a name means; what is larger than `max_memory` bytes stays on disk."""
     return collected(open_recording(name, read_run=read_run, spaces=spaces), max_memory)

@@ -78,7 +78,7 @@ def _flat_rows(column: Array, start: int) -> Array:
 def _actions(dataset: Dataset) -> dict[str, Any]:
     """Return how often each discrete action was taken, or how continuous ones fill their bounds, per dimension."""
     column, space = dataset.actions, dataset.action_space
-    rows = column.reshape(len(column), -1)
+    rows = np.asarray(column).reshape(len(column), -1)
     if not isinstance(space, spaces.Box):
         start = np.broadcast_to(np.reshape(getattr(space, "start", 0), -1), rows.shape[1:])
         counts = [
@@ -120,7 +120,7 @@ def save_picture(dataset: Dataset, path: Path) -> None:
     left.set(xlabel="return", ylabel="episodes")
     middle.hist(dataset.lengths, bins=30)
     middle.set(xlabel="steps of an episode", ylabel="episodes")
-    rows = dataset.actions.reshape(dataset.num_steps, -1)[:ROWS_AT_ONCE]
+    rows = _flat_rows(dataset.actions, 0)
     for number, part in enumerate(rows.T[:8]):
         right.hist(part, bins=30, histtype="step", label=str(number))
     right.set(xlabel="action, as a policy stores it", ylabel="steps")
