@@ -9,7 +9,7 @@ import os
 import tempfile
 import weakref
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,8 +30,7 @@ class ColumnStore:
             self._left = None if self._left is None else self._left - size
             array: Array = np.empty(shape, dtype)
             return array
-        column: Any = DiskColumn(shape, dtype)
-        return column  # as an array: it has what readers of a dataset use
+        return cast(Array, DiskColumn(shape, dtype))  # it has what readers of a dataset use
 
 
 class DiskColumn:
