@@ -25,7 +25,7 @@ from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback
 
 MB = 10**6
-LIMIT = 64 * MB
+LIMIT = 32 * MB
 STEPS, WIDTH = 1000, 256
 SPACES = spaces.Box(-np.inf, np.inf, (WIDTH,)), spaces.Box(-1, 1, (6,))
 
@@ -96,10 +96,11 @@ def case(folder: str, algo: str, limit: int | None, updates: int) -> dict[str, f
 
 
 def main() -> None:
+    """Measure all cases, or one of them, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("results/offline_memory.md"))
-    parser.add_argument("--episodes", type=int, default=300)
-    parser.add_argument("--updates", type=int, default=1500)
+    parser.add_argument("--episodes", type=int, default=150)
+    parser.add_argument("--updates", type=int, default=400)
     parser.add_argument("--case", nargs=3, metavar=("FOLDER", "ALGO", "LIMIT"))
     flags = parser.parse_args()
     if flags.case:
@@ -124,8 +125,8 @@ def main() -> None:
         "",
         f"`make offline-memory`: {flags.episodes * STEPS:,} steps of {WIDTH} numbers, {size / MB:.0f} MB, "
         f"{size / LIMIT:.1f} times `max_dataset_memory` where it is set; {flags.updates:,} updates on batches of 256. "
-        "Growth is the largest resident memory of the process since before the dataset was opened, reading and learning "
-        "included. The file itself is in the system's cache here, as it is on any machine with memory to spare.",
+        "Growth is the largest resident memory of the process since before the dataset was opened, reading and "
+        "learning included. The file itself is in the system's cache here, as it is on any machine with memory to spare.",
         "",
         "| algorithm | dataset | growth of the process | updates per second |",
         "|---|---|---:|---:|",
