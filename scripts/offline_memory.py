@@ -126,7 +126,7 @@ def main() -> None:
         f"`make offline-memory`: {flags.episodes * STEPS:,} steps of {WIDTH} numbers, {size / MB:.0f} MB, "
         f"{size / LIMIT:.1f} times `max_dataset_memory` where it is set; {flags.updates:,} updates on batches of 256. "
         "Growth is the largest resident memory of the process since before the dataset was opened, reading and "
-        "learning included. The file itself is in the system's cache here, as it is on any machine with memory to spare.",
+        "learning included. The file itself is in the system's cache here.",
         "",
         "| algorithm | dataset | growth of the process | updates per second |",
         "|---|---|---:|---:|",
