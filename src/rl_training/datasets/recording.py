@@ -62,7 +62,7 @@ class Recording:
 
 
 def plausible_size(announced: int, file_bytes: int) -> bool:
-    """Return whether files may hold so many bytes of data, compressed or not."""
+    """Return whether files may hold this number of bytes of data, compressed or not."""
     return announced <= MOST_COMPRESSED * file_bytes + SMALL
 
 

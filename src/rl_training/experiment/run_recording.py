@@ -58,7 +58,7 @@ def _refuse(checkpoint: Checkpoint, folder: Path) -> None:
     if (n_step := getattr(config.algorithm, "n_step", 1)) > 1:
         problems.append(f"its n_step is {n_step}: sums of rewards cannot be taken apart")
     if getattr(config.algorithm, "gamma", 1.0) == 0:
-        problems.append("its gamma is 0, so terminal steps cannot be told from others")
+        problems.append("its gamma is 0, so every step looks terminal")
     if "memory" in config.algo or hasattr(config.algorithm, "core_size"):
         problems.append("its policy has a memory, whose states are not part of a dataset")
     if problems:
