@@ -16,7 +16,7 @@ IN_FOREIGN := $(FOREIGN)/bin/python -m pip install --quiet --disable-pip-version
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH_PIP := $(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: train check test test-extras cluster durations lint learn bench bench-ours bench-threads replay-memory chaos chaos-foreign hostile parity pixels-peer traces world zoo-smoke clean
+.PHONY: train check test test-extras cluster durations lint learn bench bench-ours bench-threads replay-memory offline-memory chaos chaos-foreign hostile parity pixels-peer traces world zoo-smoke clean
 
 train: $(VENV)/.installed
 	$(BIN)/rl-training train --config configs/ppo/cartpole.yaml
@@ -118,6 +118,10 @@ virtual-scale: $(VENV)/.installed-dev
 replay-memory: $(VENV)/.installed-dev
 	$(PIP) --constraint constraints.txt -e ".[bench]"
 	$(BIN)/python scripts/replay_memory.py
+
+# a dataset several times as large as its memory, beside the same one in memory; writes results/offline_memory.md
+offline-memory: $(VENV)/.installed-dev
+	$(BIN)/python scripts/offline_memory.py
 
 hostile: $(VENV)/.installed-dev
 	$(BIN)/python scripts/hostile.py

@@ -18,7 +18,14 @@ from rl_training.config.presets import presets
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ["README.md", "docs/custom-losses.md", "docs/logging.md", "docs/masks.md", "docs/memory.md"]
+PAGES = [
+    "README.md",
+    "docs/custom-losses.md",
+    "docs/datasets.md",
+    "docs/logging.md",
+    "docs/masks.md",
+    "docs/memory.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

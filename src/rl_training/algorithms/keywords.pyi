@@ -51,6 +51,9 @@ class RunKeywords(TypedDict, total=False):
     """Part of every batch that comes from the dataset; below 1 the run also collects, for total_timesteps."""
     held_out_fraction: float
     """Part of the dataset's episodes that is not learned from: metrics report its losses."""
+    max_dataset_memory: int | None
+    """Bytes of memory for the dataset; columns that do not fit stay in temporary files, from which each batch is read.
+    None is half of the available memory."""
     device: str
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"]

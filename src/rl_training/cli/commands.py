@@ -13,6 +13,7 @@ COMMANDS = {
     "plan": ("rl_training.cli.plan", "predict which settings make a run faster on several cores"),
     "zoo": ("rl_training.cli.zoo", "list, show and run presets"),
     "benchmark": ("rl_training.cli.benchmark", "compare presets on many seeds, in tables and plots"),
+    "dataset": ("rl_training.cli.dataset", "show, import, merge and split datasets"),
     "runs": ("rl_training.cli.runs", "list, show, compare and delete runs"),
     "export-results": ("rl_training.cli.export_results", "write the results of many runs as CSV or JSON"),
 }

@@ -64,7 +64,9 @@ RUN_GROUPS = {
         "engine", "env_groups", "lag", "max_policy_lag", "learner_shards", "num_samplers", "num_learners",
         "max_sampler_restarts", "ray_address", "ray_resources", "ray_placement",
     ),
-    "learning from a dataset": ("dataset", "total_updates", "dataset_fraction", "held_out_fraction"),
+    "learning from a dataset": (
+        "dataset", "total_updates", "dataset_fraction", "held_out_fraction", "max_dataset_memory",
+    ),
     "images": ("preprocessing", *SETTINGS_OF["atari"]),
     "evaluation and checkpoints": (
         "eval_every_timesteps", "num_eval_episodes", "best_by", "eval_deterministic", "max_eval_episode_steps",

@@ -30,6 +30,7 @@ MAX_LISTED = MAX_PROBLEMS - 1
 UpdatePath = Literal["auto", "explicit", "autograd"]
 OF_THE_MACHINE = (
     "engine", "num_samplers", "num_learners", "max_sampler_restarts", "ray_address", "ray_resources", "ray_placement",
+    "max_dataset_memory",
 )  # fmt: skip
 """Settings that never change a result, so that a run may be resumed with others."""
 MAX_SAMPLERS, MAX_LEARNERS = 2**12, 2**10
@@ -114,6 +115,9 @@ class TrainConfig(CheckedConfig):
     """Part of every batch that comes from the dataset; below 1 the run also collects, for total_timesteps."""
     held_out_fraction: float = 0.05
     """Part of the dataset's episodes that is not learned from: metrics report its losses."""
+    max_dataset_memory: int | None = None
+    """Bytes of memory for the dataset; columns that do not fit stay in temporary files, from which each batch is read.
+    None is half of the available memory."""
     device: str = "auto"
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"] = "auto"
@@ -266,7 +270,7 @@ class TrainConfig(CheckedConfig):
             *([] if self.num_threads == "auto" else self.outside("num_threads", 1, 1024)),
             *self.outside("num_envs", 1, 2**16),
         ]
-        for name in ("stop_after_stale_evals", "max_time"):
+        for name in ("stop_after_stale_evals", "max_time", "max_dataset_memory"):
             if getattr(self, name) is not None:
                 found += self.not_positive(name)
         if "\0" in self.output_dir:

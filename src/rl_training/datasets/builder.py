@@ -1,127 +1,102 @@
 """Fills the columns of a dataset episode by episode, and collects everything that is wrong with them."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 
-from rl_training.core.errors import MAX_PROBLEMS, ConfigError
+from rl_training.core.errors import MAX_PROBLEMS, ConfigError, UserError
 from rl_training.core.spaces.action_units import ActionAdapter
 from rl_training.core.spaces.layout import action_layout, float_dtype, leaf_dtype, observation_leaves
-from rl_training.core.types import Array, ObsArray, joined
-from rl_training.datasets.dataset import Dataset, RecordedIn
+from rl_training.core.types import ObsArray, joined
+from rl_training.datasets.checks import episode_problems
+from rl_training.datasets.dataset import Dataset
+from rl_training.datasets.disk_columns import ColumnStore
+from rl_training.datasets.recording import Episode, Recording, plausible_size
 
-Allocate = Callable[[tuple[int, ...], Any], Array]
-TOLERANCE = 1e-5
-"""How far an action may lie outside of its bounds, relative to their distance: rounding of 32-bit numbers."""
+
+def collected(recording: Recording, max_memory: int | None = None) -> Dataset:
+    """Return the episodes of a recording as a dataset; raise one error for all problems.
+
+    Columns that do not fit into `max_memory` bytes are on disk, in unnamed temporary files.
+    """
+    builder = DatasetBuilder(recording, max_memory)
+    for episode in recording.episodes():
+        builder.add(episode)
+        if builder.full_of_problems:
+            break
+    return builder.finish()
 
 
 class DatasetBuilder:
-    """Preallocated columns for `num_steps` transitions in `num_episodes` episodes; `finish` returns the dataset."""
+    """Columns for as many steps and episodes as a recording announces; `finish` returns the dataset."""
 
-    def __init__(
-        self,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        num_steps: int,
-        num_episodes: int,
-        *,
-        allocate: Allocate = np.empty,
-    ) -> None:
-        self.observation_space, self.action_space = observation_space, action_space
-        self._leaves, self._adapter = observation_leaves(observation_space), ActionAdapter(action_space)
-        shape, dtype = action_layout(action_space)
-        rows = num_steps + num_episodes
+    def __init__(self, recording: Recording, max_memory: int | None = None) -> None:
+        self.recording = recording
+        self._adapter = ActionAdapter(recording.action_space)
+        self._leaves = observation_leaves(recording.observation_space)
+        steps, rows = recording.num_steps, recording.num_steps + recording.num_episodes
+        size = num_bytes(*recording.spaces, steps, recording.num_episodes)
+        if recording.file_bytes is not None and not plausible_size(size, recording.file_bytes):
+            raise UserError(
+                f"dataset '{recording.name}' announces {steps:,} steps and {recording.num_episodes:,} episodes, but "
+                f"its files have only {recording.file_bytes:,} bytes"
+            )
+        # observations last: what does not fit into memory is on disk, and they are the largest
+        allocate = ColumnStore(max_memory).allocate
+        shape, dtype = action_layout(recording.action_space)
+        self._actions = allocate((steps, *shape), dtype)
+        self._rewards = allocate((steps,), float_dtype())
+        self._terminated = allocate((steps,), np.bool_)
         self._obs = {
             key: allocate((rows, *(leaf.shape or ())), leaf_dtype(leaf)) for key, leaf in self._leaves.items()
         }
-        self._actions = allocate((num_steps, *shape), dtype)
-        self._rewards = allocate((num_steps,), float_dtype())
-        self._terminated = allocate((num_steps,), np.bool_)
-        self._ends = np.zeros(num_episodes, np.int64)
+        self._ends = np.zeros(recording.num_episodes, np.int64)
         self.problems: list[str] = []
         self._step = self._episode = 0
 
-    def add(
-        self, obs: Mapping[str, Array], actions: Array, rewards: Array, terminated: Array, truncated: Array
-    ) -> None:
-        """Copy an episode: observations [T + 1, ...] by flattened key, and T of everything else, in env units."""
-        where = f"episode {self._episode}"
-        steps = len(rewards)
-        wrong = self._shape_problems(obs, actions, terminated, truncated, steps)
-        if not wrong and self._step + steps > len(self._rewards):
+    def add(self, episode: Episode) -> None:
+        """Copy an episode, or note what is wrong with it."""
+        wrong = episode_problems(episode, *self.recording.spaces)
+        too_many = self._episode >= len(self._ends)
+        if not wrong and (too_many or self._step + episode.num_steps > len(self._rewards)):
             wrong = [f"there are more steps than the files announce ({len(self._rewards):,})"]
+        self.problems += [f"episode {self._episode}: {problem}" for problem in wrong]
         if not wrong:
-            wrong = self._value_problems(obs, actions, rewards, terminated, truncated)
-        self.problems += [f"{where}: {problem}" for problem in wrong]
-        if not wrong:
-            first, own = self._step + self._episode, slice(self._step, self._step + steps)
-            for key, array in self._obs.items():
-                array[first : first + steps + 1] = obs[key]
-            self._actions[own] = self._adapter.from_env(actions)
-            self._rewards[own], self._terminated[own] = rewards, terminated
-            self._step += steps
-            self._ends[self._episode] = self._step
+            self._copy(episode)
         self._episode += 1
 
-    def _shape_problems(
-        self, obs: Mapping[str, Array], actions: Array, terminated: Array, truncated: Array, steps: int
-    ) -> list[str]:
-        if not steps:
-            return ["it has no steps"]
-        found = []
-        if set(obs) != set(self._leaves):
-            found.append(f"observations have entries {sorted(obs)}, but the space has {sorted(self._leaves)}")
-            return found
-        for key, leaf in self._leaves.items():
-            wanted, shape = (steps + 1, *(leaf.shape or ())), np.shape(obs[key])
-            if shape != wanted:
-                found.append(
-                    f"observations{_entry(key)} have shape {shape} instead of {wanted}: one more than rewards"
-                )
-        wanted = (steps, *(self.action_space.shape or ()))
-        if np.shape(actions) != wanted:
-            found.append(f"actions have shape {np.shape(actions)} instead of {wanted}")
-        for name, array in (("terminations", terminated), ("truncations", truncated)):
-            if np.shape(array) != (steps,):
-                found.append(f"{name} have shape {np.shape(array)} instead of {(steps,)}")
-        return found
+    def _copy(self, episode: Episode) -> None:
+        steps, space = episode.num_steps, self.recording.action_space
+        first, own = self._step + self._episode, slice(self._step, self._step + steps)
+        for key, array in self._obs.items():
+            array[first : first + steps + 1] = episode.obs[key]
+        actions = episode.actions
+        if isinstance(space, spaces.Box):  # rounding may have taken them over their bounds
+            actions = np.clip(actions, space.low, space.high)
+        self._actions[own] = self._adapter.from_env(actions)
+        self._rewards[own], self._terminated[own] = episode.rewards, episode.terminated
+        self._step += steps
+        self._ends[self._episode] = self._step
 
-    def _value_problems(
-        self, obs: Mapping[str, Array], actions: Array, rewards: Array, terminated: Array, truncated: Array
-    ) -> list[str]:
-        found = []
-        for key, leaf in self._leaves.items():
-            found += [
-                f"observations{_entry(key)} {problem}"
-                for problem in value_problems(leaf, obs[key], strict=False)
-            ]
-        found += [f"actions {problem}" for problem in value_problems(self.action_space, actions)]
-        if not np.issubdtype(np.asarray(rewards).dtype, np.number) or not np.isfinite(rewards).all():
-            found.append("rewards have numbers that are not finite; remove the episode, or repair it")
-        ended = np.asarray(terminated, np.bool_) | np.asarray(truncated, np.bool_)
-        if ended[:-1].any():
-            found.append(f"step {int(np.argmax(ended))} is an end, but the episode goes on")
-        if not ended[-1]:
-            found.append("it has no end: its last step is neither terminated nor truncated")
-        return found
-
-    def finish(self, name: str, recorded_in: RecordedIn, facts: Mapping[str, Any] | None = None) -> Dataset:
+    def finish(self) -> Dataset:
         """Return the dataset; raise one error for all problems."""
-        if not self.problems and self._step < len(self._rewards):
-            self.problems.append(
-                f"there are {self._step:,} steps, but the files announce {len(self._rewards):,}"
-            )
+        recording = self.recording
         if not self._episode:
             self.problems.append("it has no episodes")
+        elif not self.problems and (self._step, self._episode) != (len(self._rewards), len(self._ends)):
+            self.problems.append(
+                f"there are {self._step:,} steps in {self._episode:,} episodes, but the files announce "
+                f"{len(self._rewards):,} in {len(self._ends):,}"
+            )
         if self.problems:
-            raise ConfigError(self.problems, f"dataset '{name}'")
+            raise ConfigError(self.problems, f"dataset '{recording.name}'")
         obs: ObsArray = joined(self._obs)
         found = Dataset(
-            name, self.observation_space, self.action_space, obs, self._actions, self._rewards, self._terminated,
-            self._ends, recorded_in, dict(facts or {}),
+            recording.name, *recording.spaces, obs, self._actions, self._rewards, self._terminated, self._ends,
+            recording.recorded_in, dict(recording.facts), remarks=recording.remarks,
         )  # fmt: skip
         return replace(found, digest=found.computed_digest())
 
@@ -131,61 +106,14 @@ class DatasetBuilder:
         return len(self.problems) > MAX_PROBLEMS
 
 
-def value_problems(space: Space[Any], values: Array, *, strict: bool = True) -> list[str]:
-    """Return what is wrong with values [T, ...] of a leaf space; bounds of a Box count only if `strict`."""
-    array = np.asarray(values)
-    if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
-        return [f"are not numbers, but {array.dtype}"]
-    if not np.isfinite(array).all():
-        step = int(np.argwhere(~np.isfinite(array))[0][0])
-        return [f"are not finite at step {step}"]
-    if isinstance(space, spaces.Box):
-        if not strict and np.issubdtype(space.dtype, np.floating):
-            return []
-        distance = np.where(np.isfinite(space.high) & np.isfinite(space.low), space.high - space.low, 0.0)
-        slack = TOLERANCE * np.maximum(distance, 1e-30) if np.issubdtype(space.dtype, np.floating) else 0
-        outside = (array < space.low - slack) | (array > space.high + slack)
-    elif not np.array_equal(array, np.round(array)):
-        return ["are not whole numbers"]
-    elif isinstance(space, spaces.Discrete):
-        outside = (array < space.start) | (array >= space.start + space.n)
-    elif isinstance(space, spaces.MultiDiscrete):
-        outside = (array < space.start) | (array >= space.start + space.nvec)
-    else:
-        outside = (array < 0) | (array > 1)
-    if outside.any():
-        place = np.argwhere(outside)[0]
-        return [f"are outside of {_short(space)}: {array[tuple(place)]} at step {int(place[0])}"]
-    return []
-
-
-def flat_observations(obs: Any) -> dict[str, Array]:
-    """Return the parts of nested observations [T + 1, ...] by flattened key, as `observation_leaves` names them."""
-    found: dict[str, Array] = {}
-
-    def collect(part: Any, key: str) -> None:
-        if isinstance(part, dict):
-            entries: Any = part.items()
-        elif isinstance(part, tuple):
-            entries = enumerate(part)
-        else:
-            found[key] = np.asarray(part)
-            return
-        for name, inner in entries:
-            collect(inner, f"{key}/{name}" if key else str(name))
-
-    collect(obs, "")
-    return found
-
-
-def _entry(key: str) -> str:
-    return f" '{key}'" if key else ""
-
-
-def _short(space: Space[Any]) -> str:
-    if isinstance(space, spaces.Box):
-        return f"the bounds {np.min(space.low):g} to {np.max(space.high):g}"
-    return str(space)
-
-
-__all__ = ["Allocate", "DatasetBuilder", "flat_observations", "value_problems"]
+def num_bytes(
+    observation_space: Space[Any], action_space: Space[Any], num_steps: int, num_episodes: int
+) -> int:
+    """Return the size of the columns of a dataset."""
+    shape, dtype = action_layout(action_space)
+    row: int = sum(
+        prod(leaf.shape or ()) * np.dtype(leaf_dtype(leaf)).itemsize
+        for leaf in observation_leaves(observation_space).values()
+    )
+    step: int = prod(shape) * np.dtype(dtype).itemsize + np.dtype(float_dtype()).itemsize + 1
+    return (num_steps + num_episodes) * row + num_steps * step + 8 * num_episodes

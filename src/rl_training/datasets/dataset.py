@@ -26,6 +26,10 @@ class RecordedIn:
     max_episode_steps: int | None = None
 
 
+NOWHERE = RecordedIn()
+"""The files do not say where they were recorded."""
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Episodes one after the other, in the units of a policy: continuous actions in [-1, 1] where bounds are finite."""
@@ -43,9 +47,11 @@ class Dataset:
     """Whether each step [N] ended the task; a time limit does not."""
     ends: Array
     """The number of transitions up to the end of each episode [E]."""
-    recorded_in: RecordedIn = RecordedIn()
+    recorded_in: RecordedIn = NOWHERE
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Other descriptions in the files, such as who recorded the dataset."""
+    remarks: tuple[str, ...] = ()
+    """What a user should know about how the files were read, such as steps that were dropped."""
     digest: str = ""
     """Hash of spaces and numbers, whatever the format of the files."""
 

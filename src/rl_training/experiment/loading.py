@@ -33,7 +33,7 @@ from rl_training.policies.base import NetworkPolicy
 
 def new_agent(config: TrainConfig, given: UserObjects = NO_OBJECTS) -> Agent:
     """Return an agent with initial weights."""
-    dataset = open_data(config)
+    dataset = open_data(config, given)
     if dataset is not None and config.offline:
         config, spec = settle_environment(config, given, dataset), data_spec(config, dataset)
     else:

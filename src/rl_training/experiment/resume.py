@@ -80,7 +80,7 @@ def resume(
         extension = _extension(source.config, total_timesteps, total_updates)
         config = given.named(_overridden(saved, settings, max_time=max_time, **extension))
         refuse_other_losses(run_dir, source.losses, given.loss_names(config))
-        dataset = open_data(config, checkpoint)
+        dataset = open_data(config, given, checkpoint)
         if checkpoint is not None:
             checkpoint = _to_continue(run_dir, checkpoint, config, previous, bool(extension), home)
         with open_collecting(config, given, console, dataset, resumed=True) as (engine, placement):

@@ -10,29 +10,56 @@ from rl_training.core.protocols import Engine
 from rl_training.core.types import EnvSpec
 from rl_training.data.dataset_source import refuse_other_dataset
 from rl_training.datasets.dataset import Dataset
-from rl_training.datasets.opening import open_dataset
+from rl_training.datasets.opening import is_table, open_dataset
+from rl_training.datasets.recording import Spaces
 from rl_training.envs.stepper_factory import probe_spec
 from rl_training.experiment.agent import check_spaces
-from rl_training.experiment.building import UserObjects
+from rl_training.experiment.building import NO_OBJECTS, UserObjects
 from rl_training.experiment.checkpoints.format import Checkpoint
 from rl_training.experiment.checkpoints.trust import module_is_imported
 from rl_training.experiment.console import Console
 from rl_training.experiment.engine_choice import Placement, open_placed
-from rl_training.experiment.resources import keep_freed_memory
+from rl_training.experiment.resources import available_memory, keep_freed_memory
+from rl_training.experiment.run_recording import read_run
 from rl_training.runtime.engines.local import OfflineEngine
 
 NO_NOTICE: Callable[[str], None] = lambda text: None  # noqa: E731
 
 
-def open_data(config: TrainConfig, checkpoint: Checkpoint | None = None) -> Dataset | None:
+def open_data(
+    config: TrainConfig,
+    given: UserObjects,
+    checkpoint: Checkpoint | None = None,
+    notice: Callable[[str], None] = NO_NOTICE,
+) -> Dataset | None:
     """Return the dataset that a config names, if there is one; raise if a run to be continued had another."""
     if config.dataset is None:
         return None
-    dataset = open_dataset(config.dataset)
+    # a table does not contain spaces
+    spaces = spaces_of(config, given) if is_table(config.dataset) and given.has_env(config) else None
+    dataset = open_named(config.dataset, spaces, config.max_dataset_memory)
+    for remark in dataset.remarks:
+        notice(f"dataset '{config.dataset}': {remark}")
     source = {} if checkpoint is None else checkpoint.state.get("source", {})
     if "dataset" in source:
         refuse_other_dataset(dataset, source["dataset"])
     return dataset
+
+
+def open_named(name: str, spaces: Spaces | None = None, max_memory: int | None = None) -> Dataset:
+    """Return the dataset that a name means, a run's too; `max_memory` is half of what is free by default.
+
+    `spaces` are those of a table.
+    """
+    if max_memory is None and (available := available_memory()) is not None:
+        max_memory = available // 2
+    return open_dataset(name, read_run=read_run, spaces=spaces, max_memory=max_memory)
+
+
+def spaces_of(config: TrainConfig, given: UserObjects = NO_OBJECTS) -> Spaces:
+    """Return the spaces of a config's environment."""
+    found = probe_spec(config.with_overrides(use_action_masks="off"), given.factory)
+    return found.observation_space, found.action_space
 
 
 def data_spec(config: TrainConfig, dataset: Dataset) -> EnvSpec:

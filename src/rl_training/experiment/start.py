@@ -70,7 +70,7 @@ def train(
         choose_device(config.device)
         check_tracker(config)
         compare_losses(config, given, checkpoint, learned, console.notice)
-        dataset = open_data(config, checkpoint)
+        dataset = open_data(config, given, checkpoint, console.notice)
         config = _settled(config, given, dataset, checkpoint or learned, console.notice)
         engine, placement = stack.enter_context(open_collecting(config, given, console, dataset))
         _show_notices(config, engine, console)

@@ -451,7 +451,7 @@ NOT_IN_FINGERPRINT = {
     "env_timeout": 7.0, "rebuild_envs": "off", "max_restarts": 7, "checkpoint_every_timesteps": 7,
     "keep_checkpoints": 7, "log_every_timesteps": 7, "info_keywords": ("fuel",),
     "log_histograms_every": 7, "track": "wandb", "max_time": 7.0, "engine": "process", "num_samplers": 0,
-    "num_learners": 1, "max_sampler_restarts": 7,
+    "num_learners": 1, "max_sampler_restarts": 7, "max_dataset_memory": 7,
 }  # fmt: skip
 OF_RAY = {"ray_address": "auto", "ray_resources": {"CPU": 2}, "ray_placement": "pack"}
 COUNTING = {

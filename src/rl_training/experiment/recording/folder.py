@@ -19,8 +19,8 @@ import numpy as np
 
 from rl_training.core.errors import UserError, reason
 from rl_training.core.types import Array
-from rl_training.datasets.episode import Episode
 from rl_training.datasets.minari_files import is_minari_folder
+from rl_training.datasets.recording import Episode
 from rl_training.experiment.files import read_mapping, sync_folder, write_bytes, write_json
 
 SETTINGS, EPISODES, DATA = "recording.json", "episodes", "data"
@@ -135,8 +135,7 @@ def _columns_of(episodes: Sequence[Episode]) -> dict[str, Array]:
     """Return the episodes side by side, as arrays that need no pickle."""
     first = episodes[0]
     columns = {
-        f"observations:{key}": np.concatenate([each.observations[key] for each in episodes])
-        for key in first.observations
+        f"observations:{key}": np.concatenate([each.obs[key] for each in episodes]) for key in first.obs
     }
     columns |= {f"infos:{key}": np.concatenate([each.infos[key] for each in episodes]) for key in first.infos}
     for name in ("actions", "rewards", "terminated", "truncated"):
@@ -151,7 +150,7 @@ def _episodes_in(columns: dict[str, Array]) -> Iterator[Episode]:
     for number, length in enumerate(columns["lengths"].tolist()):
         steps, rows = slice(start, start + length), slice(start + number, start + number + length + 1)
         yield Episode(
-            observations=_entries("observations", columns, rows),
+            obs=_entries("observations", columns, rows),
             infos=_entries("infos", columns, rows),
             **{name: columns[name][steps] for name in ("actions", "rewards", "terminated", "truncated")},
             seed=int(columns["seed"][number]),

@@ -19,7 +19,7 @@ from rl_training.core.spaces.action_units import ActionAdapter
 from rl_training.core.spaces.layout import observation_leaves
 from rl_training.core.spaces.masks import mask_counts
 from rl_training.core.types import Array
-from rl_training.datasets.episode import Episode
+from rl_training.datasets.recording import Episode
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.masks import NAME as MASK
 from rl_training.envs.masks import has_mask_entry, sample_allowed, split_mask_entry

@@ -15,8 +15,8 @@ from gymnasium.envs.registration import EnvSpec
 from rl_training.algorithms.base import Algorithm
 from rl_training.core.errors import UserError
 from rl_training.core.seeding import RECORDED_EPISODES, callers_generators_kept
-from rl_training.datasets.episode import Episode
-from rl_training.datasets.minari_writing import Format, dataset_id, refuse_unwritable, write_minari
+from rl_training.datasets.minari_writing import Format, dataset_id, refuse_unwritable, write_episodes
+from rl_training.datasets.recording import Episode
 from rl_training.envs.factory import EnvFactory, make_env
 from rl_training.experiment.checkpoints.locking import RunLock
 from rl_training.experiment.console import duration
@@ -160,11 +160,10 @@ class _Recording:
         space, env, settings = self.player.env.observation_space, self.player.env, self.folder.settings
         names = [each["algorithm"] for each in settings["agents"]]
         names += [RANDOM] if settings["random_fraction"] else []
-        write_minari(
+        write_episodes(
             data,
             self.folder.episodes(),
-            space,
-            env.action_space,
+            (space, env.action_space),
             data_format=settings["format"],
             env_spec=spec,
             metadata={
