@@ -113,7 +113,8 @@ class TrainConfig(CheckedConfig):
     dataset_fraction: float = 1.0
     """Part of every batch that comes from the dataset; below 1 the run also collects, for total_timesteps."""
     held_out_fraction: float = 0.05
-    """Part of the dataset's episodes that is not learned from: metrics report its losses."""
+    """Part of the dataset's episodes that is not learned from: metrics report its losses. Only for runs that learn from
+    a dataset alone; with a dataset_fraction below 1 all episodes are used."""
     device: str = "auto"
     """PyTorch device; auto is the CPU, which is faster for small networks."""
     num_threads: int | Literal["auto"] = "auto"
@@ -302,6 +303,10 @@ class TrainConfig(CheckedConfig):
             )
         if not 0 < self.dataset_fraction <= 1:
             found.append(f"dataset_fraction is {self.dataset_fraction}; use more than 0, and at most 1")
+        if not self.offline and self.held_out_fraction != _default("held_out_fraction"):
+            found.append(
+                "held_out_fraction is given, but with a dataset_fraction below 1 no episodes are held out; leave it out"
+            )
         unused = "total_timesteps" if self.offline else "total_updates"
         if getattr(self, unused) != _default(unused):
             counted = "updates; use total_updates" if self.offline else "steps; use total_timesteps"
@@ -415,7 +420,7 @@ class TrainConfig(CheckedConfig):
     def with_overrides(self, **overrides: Any) -> Self:
         """Return a copy with settings of the run or of the algorithm replaced; all problems are reported at once.
 
-        With another engine, settings that it does not have are dropped.
+        With another engine, or with another source of data, settings that it does not have are dropped.
         """
         own = {item.name for item in fields(self)}
         inner = {item.name for item in fields(self.algorithm)}
@@ -425,6 +430,7 @@ class TrainConfig(CheckedConfig):
         if (engine := changes.get("engine", self.engine)) != self.engine:
             numbers = {"num_samplers": "auto", "num_learners": "auto"} if engine == "local" else {}
             changes = (OF_RAY if engine != "ray" else {}) | numbers | changes
+        changes = self._dropped_with_data(changes) | changes
         inner_changes = {name: overrides[name] for name in overrides if name in inner - own}
         if inner_changes:
             algorithm = changes.get("algorithm", self.algorithm)
@@ -437,6 +443,20 @@ class TrainConfig(CheckedConfig):
         if problems:
             raise ConfigError(problems)
         return config
+
+    def _dropped_with_data(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the defaults of settings that the config does not have after these changes of its kind of data."""
+        names = ("dataset", "dataset_fraction")
+        dataset, fraction = (changes.get(name, getattr(self, name)) for name in names)
+        offline = dataset is not None and fraction == 1.0
+        lacks: tuple[str, ...] = ()
+        if dataset is None:
+            lacks = OF_DATASETS
+        elif offline and not self.offline:
+            lacks = ("total_timesteps", *OF_COLLECTING)
+        elif self.offline and not offline:
+            lacks = ("total_updates", "held_out_fraction")
+        return {name: _default(name) for name in lacks}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, every setting resolved."""

@@ -34,8 +34,10 @@ from rl_training.policies.base import NetworkPolicy
 def new_agent(config: TrainConfig, given: UserObjects = NO_OBJECTS) -> Agent:
     """Return an agent with initial weights."""
     dataset = open_data(config)
+    if dataset is not None:
+        config = settle_environment(config, given, dataset)
     if dataset is not None and config.offline:
-        config, spec = settle_environment(config, given, dataset), data_spec(config, dataset)
+        spec = data_spec(config, dataset)
     else:
         config = with_masks(config, given)
         spec = probe_spec(config, given.factory)
