@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import gymnasium
 
-    from rl_training.algorithms import A2C, BC, DQN, PPO, SAC, TD3, RecurrentPPO
+    from rl_training.algorithms import A2C, AWAC, BC, DQN, IQL, PPO, SAC, TD3, RecurrentPPO
     from rl_training.algorithms.base import Algorithm
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.environment_check import EnvReport
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "A2C",
+    "AWAC",
     "BC",
     "DQN",
+    "IQL",
     "PPO",
     "SAC",
     "TD3",

@@ -7,7 +7,7 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from support.datasets import tiny_dataset
 
-CONTINUOUS = ("sac", "td3")
+CONTINUOUS = ("sac", "td3", "iql", "awac")
 OFFLINE = tuple(name for name, face in ALGORITHMS.items() if face.config_class.needs_dataset)
 ONLINE = tuple(name for name in ALGORITHMS if name not in OFFLINE)
 REPLAY: dict[str, Any] = {"buffer_size": 100, "learning_starts": 16, "batch_size": 8}
@@ -25,6 +25,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "core_size": 6,
     },
     "bc": {"batch_size": 8},
+    "iql": {"batch_size": 8},
+    "awac": {"batch_size": 8},
 }
 
 

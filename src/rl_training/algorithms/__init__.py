@@ -6,9 +6,11 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from rl_training.algorithms.a2c import A2C
+from rl_training.algorithms.awac import AWAC
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.bc import BC
 from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.iql import IQL
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 from rl_training.algorithms.sac import SAC
@@ -24,6 +26,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "td3": TD3,
     "recurrent_ppo": RecurrentPPO,
     "bc": BC,
+    "iql": IQL,
+    "awac": AWAC,
 }
 
 
@@ -46,4 +50,16 @@ def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
         )
 
 
-__all__ = ["A2C", "ALGORITHMS", "BC", "DQN", "PPO", "SAC", "TD3", "RecurrentPPO", "refuse_actions"]
+__all__ = [
+    "A2C",
+    "ALGORITHMS",
+    "AWAC",
+    "BC",
+    "DQN",
+    "IQL",
+    "PPO",
+    "SAC",
+    "TD3",
+    "RecurrentPPO",
+    "refuse_actions",
+]

@@ -4,20 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, Unpack
 
+import torch
 from gymnasium import spaces
 from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
+from rl_training.algorithms.learner import named_path, refuse_autograd
 from rl_training.algorithms.losses import Loss, named_parts
 from rl_training.algorithms.off_policy import BatchConfig, OffPolicyLearner, dataset_source
 from rl_training.algorithms.optimizers import FlatAdam
+from rl_training.algorithms.recorded_actions import RecordedActions
+from rl_training.config import UpdatePath
 from rl_training.core.seeding import ACTIONS, numpy_generator
 from rl_training.core.types import Numbers, StepMetrics
 from rl_training.data.dataset_source import DatasetSource
 from rl_training.data.replay_buffer import Transitions
-from rl_training.models.autograd_network import AutogradNetwork
-from rl_training.models.fast.backend import Backend, TorchBackend
+from rl_training.models.autograd_network import AutogradNetwork, Backprop
+from rl_training.models.fast.backend import Backend, TorchBackend, fast_backend
+from rl_training.models.fast.networks import explicit_outputs
 from rl_training.policies.actor import ActorPolicy, SamplingExplorer
 
 if TYPE_CHECKING:
@@ -46,35 +51,64 @@ def bc_gradient(minibatch: Mapping[str, Numbers], *, backend: Backend) -> tuple[
     return {"loss": mismatch.mean()}, backend.xp.full_like(mismatch, 1.0 / len(mismatch))
 
 
-BC_LOSS = Loss(bc_loss, bc_gradient)
+BC_LOSS = Loss(bc_loss, bc_gradient, of="607033e6affc")
 
 
 class BCLearner(OffPolicyLearner):
     """The update rule: one step on the loss of a batch of recorded actions."""
 
-    def __init__(self, config: BCConfig, actor: Actor[ActorPolicy], loss: Loss) -> None:
+    def __init__(
+        self,
+        config: BCConfig,
+        actor: Actor[ActorPolicy],
+        *,
+        loss: Loss | None = None,
+        update_path: UpdatePath = "auto",
+    ) -> None:
         super().__init__(config, actor)
-        self.policy, self.loss = actor.policy, loss
+        self.policy, self.loss = actor.policy, loss or BC_LOSS.current()
         self.by_distance = self.policy.continuous and config.imitation == "mean"
-        self.backend = TorchBackend(self.device)
         self.optimizer = FlatAdam(self.policy.parameters(), eps=1e-8)
-        self.run = AutogradNetwork(self._mismatch, self.policy.parameters(), self.optimizer.gradient_of)
+        own = [self.optimizer.gradient_of(parameter) for parameter in self.policy.head_parameters]
+        self._head_gradients = [place for place in own if place is not None]
+        path = self._select_run(autograd=update_path == "autograd")
+        losses = {"loss": self.loss}
+        self.update_path = named_path(path, losses)
+        refuse_autograd(update_path, path, losses, self.policy)
         encoded = self.policy.encoding.encoder is not None
-        self.networks_with_modes = (self.policy.network,) if encoded else ()
+        self.networks_with_modes = (self.policy.network,) if encoded and path == "autograd" else ()
         self.owners = {**self.owners, "optimizer/actor": self.optimizer}
 
-    def _mismatch(self, rows: Transitions) -> Tensor:
-        params: Tensor = self.policy.action_params(self.policy.network(rows.obs))
-        if self.by_distance:
-            return (params - rows.actions).square().mean(-1)
-        return -self.policy.head.logprob_entropy(params, rows.actions)[0]
+    def _select_run(self, *, autograd: bool) -> str:
+        """Select how the network runs: hand-written if `models.fast` knows it and its head, otherwise autograd."""
+        network, gradient_of = self.policy.network, self.optimizer.gradient_of
+        self.backend: Backend = fast_backend(self.device)
+        self.recorded = RecordedActions(self.policy, self.backend, autograd=autograd)
+        known = explicit_outputs(network, gradient_of, self.backend) if self.recorded.by_hand else None
+        if known is not None:
+            self.run: Backprop = known
+            return "explicit"
+        self.backend = TorchBackend(self.device)
+        self.recorded = RecordedActions(self.policy, self.backend, autograd=True)
+        self.run = AutogradNetwork(network, network.parameters(), gradient_of)
+        return "autograd"
 
     def _train_batch(
         self, rows: Transitions, updates: int, learning_rate: Tensor
     ) -> tuple[StepMetrics, Numbers | None]:
-        mismatch = self.run.forward(rows)
+        outputs = self.run.forward(rows.obs)
+        if self.by_distance:
+            mismatch, back = self.recorded.distances(outputs, rows.actions)
+        else:
+            logprobs, back = self.recorded.log_probs(outputs, rows.actions)
+            mismatch = -logprobs
         parts, (by_mismatch,) = self.loss.differentiate({"mismatch": mismatch}, ("mismatch",), self.backend)
-        self.run.backward(by_mismatch)
+        by_outputs, *by_head = back(by_mismatch if self.by_distance else -by_mismatch)
+        self.run.backward(by_outputs)
+        for place, gradient in zip(
+            self._head_gradients, by_head, strict=False
+        ):  # least squares trains no deviation
+            place.copy_(torch.as_tensor(gradient))
         norm = self.optimizer.descend(learning_rate)
         return {**named_parts("loss", parts), "grad_norm": norm}, None
 
@@ -119,4 +153,5 @@ class BC(Algorithm):
 
     @staticmethod
     def build_learner(settings: BCConfig, context: BuildContext, actor: Actor[ActorPolicy]) -> BCLearner:
-        return BCLearner(settings, actor, context.loss("loss", BC_LOSS))
+        loss = context.loss("loss", BC_LOSS)
+        return BCLearner(settings, actor, loss=loss, update_path=context.update_path)

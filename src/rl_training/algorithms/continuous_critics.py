@@ -1,4 +1,4 @@
-"""The base of SAC and TD3: an ensemble of critics for observations and actions, and target networks."""
+"""The base of SAC, TD3, IQL and AWAC: an ensemble of critics for observations and actions, and target networks."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from rl_training.models.encoded_network import Encoded, layers_after_encoder
 from rl_training.models.ensemble import EnsembleMLP
 from rl_training.models.fast.backend import TorchBackend, fast_backend
 from rl_training.models.fast.networks import ExplicitCritics, ExplicitMLP, explicit_critics, explicit_mlp
+from rl_training.policies.actor import ActorPolicy
 from rl_training.policies.continuous import ContinuousPolicy
 
 
@@ -61,7 +62,7 @@ class ContinuousLearner(OffPolicyLearner):
     def __init__(
         self,
         config: ContinuousConfig,
-        actor: Actor[ContinuousPolicy],
+        actor: Actor[ContinuousPolicy | ActorPolicy],
         *,
         generator: torch.Generator,
         noise_rng: np.random.Generator,
@@ -141,7 +142,7 @@ class ContinuousLearner(OffPolicyLearner):
 
 
 def build_critics(
-    config: ContinuousConfig, policy: ContinuousPolicy, generator: torch.Generator
+    config: ContinuousConfig, policy: ContinuousPolicy | ActorPolicy, generator: torch.Generator
 ) -> nn.Module:
     """Return the critics: inputs and actions [B, ...] to values [M, B]."""
     encoder = None

@@ -590,3 +590,113 @@ class BCKeywords(RunKeywords, total=False):
     deviation is learned. Discrete actions are always imitated by maximum likelihood."""
     loss: LossFunction
     """Your own function in the place of the built-in one."""
+
+class IQLKeywords(RunKeywords, total=False):
+    """Settings of IQLConfig."""
+
+    encoder_kwargs: dict[str, Any]
+    """Arguments for the encoder's constructor, as a YAML map."""
+    features_dim: int
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
+    image_scale: float | None
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"]
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
+    learning_rate: float
+    """Learning rate of Adam at the start."""
+    learning_rate_schedule: Schedule
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
+    batch_size: int
+    """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    buffer_size: int
+    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
+    learning_starts: int
+    """Transitions collected with random actions before the first update."""
+    train_freq: int
+    """Number of transitions, summed over environments, between rounds of updates."""
+    gradient_steps: int
+    """Updates per train_freq transitions; the ratio of the two is the update-to-data ratio, and -1 makes it 1."""
+    gamma: float
+    """Discount factor, in [0, 1]."""
+    n_step: int
+    """Number of rewards that are summed before bootstrapping; a window never crosses the end of an episode."""
+    tau: float
+    """Fraction by which the target networks move towards the online networks at each update."""
+    num_critics: int
+    """Number of critics, batched as one network; the target is their minimum."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers; by default hidden_sizes."""
+    share_encoder: bool | None
+    """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
+    None shares it for images."""
+    expectile: float
+    """Which expectile of the critics' values the state value learns: 0.5 is their mean, near 1 almost their maximum."""
+    inverse_temperature: float
+    """How much more the actor imitates better actions: a weight of exp(inverse_temperature * advantage)."""
+    max_weight: float
+    """Maximum of this weight."""
+    actor_learning_rate_schedule: Schedule
+    """Schedule of the actor's learning rate alone, in the same form as learning_rate_schedule; both are multiplied."""
+    value_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    critic_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    actor_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+
+class AWACKeywords(RunKeywords, total=False):
+    """Settings of AWACConfig."""
+
+    encoder_kwargs: dict[str, Any]
+    """Arguments for the encoder's constructor, as a YAML map."""
+    features_dim: int
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
+    image_scale: float | None
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"]
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
+    learning_rate: float
+    """Learning rate of Adam at the start."""
+    learning_rate_schedule: Schedule
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
+    batch_size: int
+    """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    buffer_size: int
+    """Capacity of the replay buffer, in transitions; new transitions replace the oldest."""
+    learning_starts: int
+    """Transitions collected with random actions before the first update."""
+    train_freq: int
+    """Number of transitions, summed over environments, between rounds of updates."""
+    gradient_steps: int
+    """Updates per train_freq transitions; the ratio of the two is the update-to-data ratio, and -1 makes it 1."""
+    gamma: float
+    """Discount factor, in [0, 1]."""
+    n_step: int
+    """Number of rewards that are summed before bootstrapping; a window never crosses the end of an episode."""
+    tau: float
+    """Fraction by which the target networks move towards the online networks at each update."""
+    num_critics: int
+    """Number of critics, batched as one network; the target is their minimum."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers; by default hidden_sizes."""
+    share_encoder: bool | None
+    """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
+    None shares it for images."""
+    temperature: float
+    """How little the actor prefers better actions: it imitates an action with weight exp(advantage / temperature)."""
+    max_weight: float
+    """Maximum of this weight."""
+    critic_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    actor_loss: LossFunction
+    """Your own function in the place of the built-in one."""

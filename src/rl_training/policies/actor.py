@@ -44,8 +44,10 @@ class ActorPolicy(NetworkPolicy):
         encoding: Encoding = FLAT,
         normalize_obs: bool,
         reward_normalizer: RewardNormalizer | None = None,
+        trains_encoder: bool = True,
         generator: torch.Generator,
     ) -> None:
+        """Without `trains_encoder`, the losses of critics that share the encoder train it."""
         super().__init__(
             spec, encoding=encoding, normalize_obs=normalize_obs, reward_normalizer=reward_normalizer
         )
@@ -56,7 +58,19 @@ class ActorPolicy(NetworkPolicy):
         encoder = self.new_encoder(generator)
         sizes = (self.features_size(encoder), *hidden_sizes, self.head.num_params)
         network = mlp_with_head(sizes, activation, generator=generator)
-        self.network: nn.Module = network if encoder is None else Encoded(encoder, network)
+        self.network: nn.Module = (
+            network if encoder is None else Encoded(encoder, network, detach=not trains_encoder)
+        )
+
+    @property
+    def action_size(self) -> int:
+        """Number of components of a continuous action."""
+        return self.head.num_params
+
+    @property
+    def head_parameters(self) -> tuple[nn.Parameter, ...]:
+        """Parameters of the action distribution that are trained with the network."""
+        return tuple(self.head.parameters())  # type: ignore[attr-defined]  # a head is a module
 
     def action_params(self, outputs: Numbers, xp: object = torch) -> Numbers:
         """Return the parameters of the head [B, P] for outputs of the network."""
@@ -67,7 +81,10 @@ class ActorPolicy(NetworkPolicy):
     ) -> tuple[Array, PolicyState]:
         seen, mask = split_mask(obs)
         params = self.head.masked(self.action_params(self.outputs(seen), np), mask)
-        return (self.head.mode(params) if deterministic else self.head.sample(params, rng)[0]), state
+        if deterministic:
+            return self.head.mode(params), state
+        actions, _ = self.head.sample(params, rng)
+        return (actions.clip(-1.0, 1.0) if self.bounded else actions), state
 
     def log_prob(self, obs: Obs, actions: Tensor) -> Tensor:
         """Return log-probabilities [B] of actions [B, ...] given observations [B, ...], with gradients."""

@@ -11,7 +11,7 @@ from rl_training.core.spaces.masks import random_actions, split_mask
 from rl_training.core.state import Owners, gather, scatter
 from rl_training.core.types import ActArrays, Array, ObsArray, Progress, State, StepArrays
 from rl_training.policies.actor_critic import ActorCriticPolicy
-from rl_training.policies.continuous import ContinuousPolicy
+from rl_training.policies.base import NetworkPolicy
 from rl_training.policies.noise import ActionNoise, ExplorationMatrices
 from rl_training.policies.q_policy import QPolicy
 
@@ -131,7 +131,7 @@ class ContinuousExplorer(BaseExplorer):
 
     def __init__(
         self,
-        policy: ContinuousPolicy,
+        policy: NetworkPolicy,
         rng: np.random.Generator,
         *,
         learning_starts: int,
