@@ -5,13 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from rl_training import IQL, SAC
+from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.data.dataset_source import DatasetRows
 from rl_training.data.replay_buffer import Transitions
+from rl_training.experiment.checkpoints.taking_over import TAKES_OVER
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback, PauseTraining
@@ -119,3 +123,99 @@ def test_kinds_of_data_change_with_their_settings(tmp_path):
     again = offline.with_overrides(dataset_fraction=0.5)
     assert (again.total_updates, again.held_out_fraction) == (100_000, 0.05)
     assert offline.with_overrides(dataset=None).dataset_fraction == 1.0
+
+
+def learned_offline(algo: str, folder: Path) -> Path:
+    """Return a short run from a dataset alone, with settings that fit to the other algorithm only by themselves."""
+    settings = {"dataset": tiny_dataset("Pendulum-v1"), "hidden_sizes": (8, 8), "normalize_obs": True}
+    config = TrainConfig(algo=algo, dataset=settings["dataset"], output_dir=str(folder), total_updates=10)
+    return train(
+        config.with_overrides(seed=1, held_out_fraction=0.2, num_eval_episodes=1, **settings)
+    ).run_dir
+
+
+def some_observations() -> np.ndarray:
+    angles = np.linspace(-3.0, 3.0, 40)
+    return np.stack([np.cos(angles), np.sin(angles), angles], 1).astype(np.float32)
+
+
+PAIRS = [(there, here) for here, sources in TAKES_OVER.items() for there in sources if there in ALGORITHMS]
+
+
+@pytest.mark.parametrize(("there", "here"), [*PAIRS, ("sac", "sac"), ("td3", "td3")])
+def test_an_agent_goes_on_online(there, here, tmp_path):
+    old = learned_offline(there, tmp_path)
+    before = ALGORITHMS[there].load(old)
+    settings = {"total_timesteps": 150, "num_envs": 2, "learning_starts": 20, "batch_size": 8}
+    model = ALGORITHMS[here].start_from(old, dataset_fraction=0.5, **settings)
+    seen = some_observations()
+    # a matrix product with one column rounds differently from one with two
+    assert np.allclose(before.predict(seen)[0], model.predict(seen)[0], rtol=0, atol=1e-6)
+    for name, weights in before.agent.state["model"].items():
+        if weights.dim() and name != "head.log_std":
+            assert torch.equal(model.agent.state["model"][name][: len(weights)], weights), name
+    assert model.config.algorithm.hidden_sizes == (8, 8)
+    model.learn()
+    assert model.agent.timesteps == 150
+    assert not np.array_equal(before.predict(seen)[0], model.predict(seen)[0])
+    again = ALGORITHMS[here].load(model.run_dir)
+    assert np.array_equal(again.predict(seen)[0], model.predict(seen)[0])
+
+
+@pytest.mark.parametrize(("there", "here"), [("iql", "sac"), ("iql", "awac")])
+def test_command_and_python_start_from_the_same_weights(there, here, tmp_path, cli):
+    old = learned_offline(there, tmp_path)
+    flags = ["--dataset-fraction", 0.5, "--total-timesteps", 40, "--num-envs", 2, "--learning-starts", 10]
+    done = cli(
+        "train", here, "--start-from", old, *flags, "--batch-size", 8, "--num-eval-episodes", 1, "--quiet"
+    )
+    assert done.code == 0, done.err
+    started = Path(done.out.strip()) / "started_from"
+    settings = {"dataset_fraction": 0.5, "total_timesteps": 40, "num_envs": 2, "learning_starts": 10}
+    model = ALGORITHMS[here].start_from(old, **settings, batch_size=8, num_eval_episodes=1).learn()
+    assert model.run_dir is not None
+    assert files_of(started) == files_of(model.run_dir / "started_from")
+    assert files_of(started)
+    assert files_of(Path(done.out.strip()) / "checkpoints" / "step_40") == files_of(
+        model.run_dir / "checkpoints" / "step_40"
+    )
+
+
+def test_the_squashed_normal_has_the_learned_deviation(tmp_path):
+    old = learned_offline("iql", tmp_path)
+    log_std = IQL.load(old).policy.head.log_std.detach()
+    policy = SAC.start_from(old).policy
+    outputs = policy.outputs(some_observations())
+    assert np.allclose(outputs[:, 1:], log_std.numpy())
+
+
+def test_others_are_refused(tmp_path, cli):
+    old = learned_offline("bc", tmp_path)
+    outcome = cli("train", "sac", "--start-from", old, "--dataset-fraction", 0.5)
+    assert outcome.code == 2
+    assert "is for bc, not for sac; start from a run of sac or cql or iql" in outcome.sentence
+    with pytest.raises(UserError, match="holds a bc agent"):
+        SAC.start_from(old)
+
+
+def test_a_run_of_somebody_else_does_not_choose_the_dataset(tmp_path, cli, monkeypatch):
+    old = learned_offline("iql", tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another_user"))
+    outcome = cli("train", "--start-from", old, "--output-dir", tmp_path / "new")
+    assert outcome.code == 2
+    assert "would read the dataset" in outcome.sentence
+    with pytest.raises(UserError, match="would read the dataset"):
+        resume(old, total_updates=20)
+    with pytest.raises(UserError, match="would read the dataset"):
+        SAC.start_from(old, dataset_fraction=0.5).learn()
+    assert not (tmp_path / "new").exists()
+    IQL.load(old).predict(some_observations())  # acting reads none
+    own = ["--dataset", tiny_dataset("Pendulum-v1"), "--total-updates", 5, "--output-dir", tmp_path / "new"]
+    assert cli("train", "--start-from", old, *own).code == 0
+    assert resume(old, total_updates=12, trust_modules=True).metrics["updates"] == 12
+
+
+def test_a_count_of_updates_is_not_continued_as_one_of_steps(tmp_path):
+    old = learned_offline("sac", tmp_path)
+    with pytest.raises(UserError, match="another kind of data"):
+        SAC.load(old, dataset_fraction=0.5).learn(total_timesteps=100)
