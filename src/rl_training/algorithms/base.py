@@ -24,8 +24,10 @@ if TYPE_CHECKING:  # declared upward imports: methods import the experiment laye
     from matplotlib.figure import Figure
 
     from rl_training.algorithms.keywords import ConfigOrEnv
+    from rl_training.datasets.dataset import Dataset
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.agent import Agent
+    from rl_training.experiment.dataset_evaluation import DatasetEvaluation
     from rl_training.runtime.callbacks import Callback
 
 __all__ = ["Algorithm", "Parts"]
@@ -265,6 +267,33 @@ class Algorithm:
         `env` is another environment with the same spaces: an id, or a function that builds one.
         """
         return self.agent.evaluate(num_episodes, deterministic=deterministic, env=env)
+
+    def evaluate_on(
+        self,
+        dataset: "str | Dataset",
+        *,
+        num_updates: int = 20_000,
+        refits: int = 0,
+        gamma: float | None = None,
+        deterministic: bool | None = None,
+        seed: int = 0,
+    ) -> "DatasetEvaluation":
+        """Estimate the discounted return from a dataset, by fitted Q evaluation, without an environment.
+
+        The interval resamples start states of one fit, or with `refits` (such as 10) it is that of as many fits to
+        resampled episodes. Compare `estimate`, `low` and `high` with those of `behaviour`.
+        """
+        from rl_training.experiment.dataset_evaluation import evaluate_on_dataset
+
+        return evaluate_on_dataset(
+            self.agent,
+            dataset,
+            num_updates=num_updates,
+            refits=refits,
+            gamma=gamma,
+            deterministic=deterministic,
+            seed=seed,
+        )
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the agent as a checkpoint folder of safetensors and JSON, which cannot run code when loaded."""
