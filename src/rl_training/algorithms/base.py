@@ -329,7 +329,7 @@ class Algorithm:
         trust_modules: bool = False,
         overrides: dict[str, Any] | None = None,
         *,
-        anew: bool = False,
+        for_new_run: bool = False,
     ) -> Self:
         from rl_training.experiment.loading import load_agent
 
@@ -340,7 +340,7 @@ class Algorithm:
             encoder=encoder,
             trust_modules=trust_modules,
             overrides=(overrides or {}) | ({} if device is None else {"device": device}),
-            anew=anew,
+            for_new_run=for_new_run,
         )
         assert agent.given.algorithm is not None
         model = agent.given.algorithm(
@@ -360,7 +360,7 @@ class Algorithm:
         """
         names = ("env", "encoder", "device", "trust_modules")
         given = {name: options.pop(name) for name in names if name in options}
-        model = cls._loaded(path, **given, overrides=options, anew=True)
+        model = cls._loaded(path, **given, overrides=options, for_new_run=True)
         model._begins_anew = True
         return model
 

@@ -69,7 +69,7 @@ def run(argv: list[str]) -> int:
         return 0
     success = f", {summary['success_rate']:.0%} reached their goal" if "success_rate" in summary else ""
     print(
-        f"{agent.config.algo} on {printable(agent.config.env_id)} after {agent.timesteps:,} steps: return "
+        f"{agent.config.algo} on {printable(agent.config.env_id)} after {agent.timesteps:,} {agent.unit}: return "
         f"{summary['mean_reward']:.1f} ± {summary['std_reward']:.1f}, length {summary['mean_ep_length']:.1f} "
         f"({summary['num_episodes']} episodes{success})"
     )

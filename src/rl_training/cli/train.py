@@ -292,6 +292,8 @@ def print_result(result: TrainResult, flags: str = "") -> None:
     print("\nTry next:")
     if "eval/mean_reward" in result.metrics:
         print(f"  {command} eval {run_dir} --num-episodes 20{flags}")
+    if result.offline:
+        print(f"  {command} eval {run_dir} --on-dataset DATASET")
     if _can_record(result.run_dir):
         print(f"  {command} eval {run_dir} --record videos{flags}")
     print(f"  {command} resume {run_dir} {budget} {2 * result.metrics['global_step']}{flags}", flush=True)

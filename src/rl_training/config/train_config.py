@@ -200,7 +200,7 @@ class TrainConfig(CheckedConfig):
     """Divide rewards by the running standard deviation of the return; reported returns are not scaled."""
 
     eval_every_timesteps: int = 10_000
-    """Environment steps between evaluations; 0 evaluates only at the end."""
+    """Environment steps between evaluations, or updates with a dataset alone; 0 evaluates only at the end."""
     num_eval_episodes: int = 10
     """Episodes per evaluation."""
     best_by: Literal["reward", "success"] = "reward"
@@ -211,14 +211,15 @@ class TrainConfig(CheckedConfig):
     max_eval_episode_steps: int = 30_000
     """Steps after which an episode of an evaluation or a video is cut off, and marked as such."""
     checkpoint_every_timesteps: int = 25_000
-    """Environment steps between checkpoints; 0 writes one only at the end."""
+    """Environment steps between checkpoints, or updates with a dataset alone; 0 writes one only at the end."""
     keep_checkpoints: int = 3
     """Number of most recent checkpoints to keep, in addition to the best one."""
 
     log_every_timesteps: int = 2_000
-    """Environment steps between rows of the metric files."""
+    """Environment steps between rows of the metric files, or updates with a dataset alone."""
     log_histograms_every: int = 0
-    """Environment steps between histograms of weights, gradients and activations in TensorBoard; 0 writes none."""
+    """Environment steps, or updates with a dataset alone, between histograms of weights, gradients and activations in
+    TensorBoard; 0 writes none."""
     info_keywords: InfoKeywords = ()
     """Numbers in the environment's info that are logged and evaluated, as info/NAME: NAME for the mean over the steps
     of an episode, NAME:last, NAME:sum, NAME:min or NAME:max for the last one, the sum or an extreme."""
@@ -381,6 +382,16 @@ class TrainConfig(CheckedConfig):
     def offline(self) -> bool:
         """Whether all data comes from a dataset, so that nothing is collected."""
         return self.dataset is not None and self.dataset_fraction == 1.0
+
+    @property
+    def budget(self) -> int:
+        """The length of the run on its clock: `total_updates` with a dataset alone, otherwise `total_timesteps`."""
+        return self.total_updates if self.offline else self.total_timesteps
+
+    @property
+    def unit(self) -> str:
+        """What its clock counts: `updates` or `steps`."""
+        return "updates" if self.offline else "steps"
 
     @property
     def task(self) -> str:

@@ -87,6 +87,11 @@ class Agent:
         return self._progress().clock
 
     @property
+    def unit(self) -> str:
+        """What `timesteps` counts: `steps` or `updates`."""
+        return self._progress().unit
+
+    @property
     def counts_updates(self) -> bool:
         """Whether it learned from a dataset alone, so that it counts updates instead of steps."""
         return self._progress().counts_updates

@@ -65,16 +65,16 @@ def load_agent(
     trust_modules: bool = False,
     overrides: Mapping[str, Any] | None = None,
     probe: bool = True,
-    anew: bool = False,
+    for_new_run: bool = False,
 ) -> Agent:
     """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
 
-    `algorithm` is its class, or a parent or child of it, or one that takes over its networks if a run starts `anew`
-    from them; `encoder` is the class of its encoder. `env` replaces the environment: an id, or a function that builds
+    `algorithm` is its class, or a parent or child of it, or with `for_new_run` one that takes over its networks;
+    `encoder` is the class of its encoder. `env` replaces the environment: an id, or a function that builds
     one; with `probe`, one is built at once to compare the spaces. `overrides` are settings of the run or the algorithm,
     or losses. Modules that it names are imported only if this user wrote it, or with `trust_modules`.
     """
-    checkpoint = _opened(path, algorithm, encoder, trust_modules, anew=anew)
+    checkpoint = _opened(path, algorithm, encoder, trust_modules, for_new_run=for_new_run)
     algorithm = loading_class(checkpoint, algorithm)
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
     losses = dict(losses or {}) | algorithm.take_losses(changes)
@@ -113,10 +113,10 @@ def _opened(
     encoder: EncoderClass | None,
     trust_modules: bool,
     *,
-    anew: bool,
+    for_new_run: bool,
 ) -> Checkpoint:
     checkpoint = open_checkpoint(path, Trust(algorithm, trust_modules))
-    if not anew or algorithm is None or not takes_over(algorithm, checkpoint):
+    if not for_new_run or algorithm is None or not takes_over(algorithm, checkpoint):
         return checkpoint
     given = frozenset[str]() if encoder is None else frozenset(["encoder"])
     return for_algorithm(checkpoint, algorithm, encoder=encoder, given=given)
