@@ -356,7 +356,7 @@ class Algorithm:
 
         Takes the same arguments as `load`. Unlike after `load`, `learn` starts with a new optimizer, new counters and
         new random streams: `PPO.start_from("runs/RUN", learning_rate=1e-4).learn()`. An agent that learned from a
-        dataset may go on online: `SAC.start_from("runs/RUN_OF_IQL", dataset_fraction=0.5).learn()`.
+        dataset may continue online: `SAC.start_from("runs/RUN_OF_IQL", dataset_fraction=0.5).learn()`.
         """
         names = ("env", "encoder", "device", "trust_modules")
         given = {name: options.pop(name) for name in names if name in options}

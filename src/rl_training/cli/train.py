@@ -47,7 +47,7 @@ start here:
   rl-training train ppo --env-id CartPole-v1 --total-timesteps 1e5 --num-envs 16 --learning-rate 1e-3
 
 rl-training train --start-from RUN --learning-rate 1e-4 fine-tunes from the weights and settings of RUN.
-rl-training train sac --start-from OFFLINE_RUN --dataset-fraction 0.5 goes on online, and keeps learning from its data.
+rl-training train sac --start-from OFFLINE_RUN --dataset-fraction 0.5 continues online, and keeps its data.
 rl-training train ALGORITHM --help lists its settings, and with --config FILE their values there. Those of ppo:
 """
 
