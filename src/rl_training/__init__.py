@@ -15,7 +15,20 @@ if TYPE_CHECKING:
 
     import gymnasium
 
-    from rl_training.algorithms import A2C, AWAC, BC, DQN, IQL, PPO, SAC, TD3, RecurrentPPO
+    from rl_training.algorithms import (
+        A2C,
+        AWAC,
+        BC,
+        CQL,
+        DQN,
+        IQL,
+        PPO,
+        SAC,
+        TD3,
+        TD3BC,
+        ReBRAC,
+        RecurrentPPO,
+    )
     from rl_training.algorithms.base import Algorithm
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.environment_check import EnvReport
@@ -26,11 +39,14 @@ __all__ = [
     "A2C",
     "AWAC",
     "BC",
+    "CQL",
     "DQN",
     "IQL",
     "PPO",
     "SAC",
     "TD3",
+    "TD3BC",
+    "ReBRAC",
     "RecurrentPPO",
     "__version__",
     "check_env",

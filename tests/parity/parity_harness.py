@@ -16,7 +16,8 @@ from torch import Tensor
 
 from loading import load_file
 from rl_training.config import AlgorithmConfig, TrainConfig
-from rl_training.core.types import Progress, UpdateResult
+from rl_training.core.types import EnvSpec, Progress, UpdateResult
+from rl_training.datasets.dataset import Dataset
 from rl_training.envs.factory import EnvFactory, make_vector_env
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.building import build_parts
@@ -124,6 +125,25 @@ def one_by_one(batches: Any, source: Any) -> Iterator[Any]:
     """Yield the batches that a source gives together; a rollout is one."""
     size = getattr(source, "batch_size", len(batches))
     yield from batches.split(size) if len(batches) > size else [batches]
+
+
+class DrivenByDataset(Driven):
+    """The same for a run that learns from a dataset and collects nothing."""
+
+    def __init__(self, config: TrainConfig, dataset: Dataset) -> None:
+        self.config = config
+        spec = EnvSpec(dataset.observation_space, dataset.action_space, config.num_envs)
+        parts = build_parts(config, spec, dataset=dataset)
+        self.learner, self.source = parts.learner, parts.source
+        self.progress = Progress(total_timesteps=0, total_updates=config.total_updates)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the learner."""
+        state: dict[str, Any] = self.learner.state_dict()
+        return state
+
+    def collect(self) -> None:
+        """Do nothing: all data is there."""
 
 
 class Package(Driven):

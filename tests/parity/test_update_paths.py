@@ -20,11 +20,23 @@ from traces import (
     Checksums,
     checksums,
     float64_trace,
+    followed,
     one_thread_of,
     read_traces,
 )
 
-from rl_training.algorithms import a2c, actor_critic_objective, continuous_critics, ppo, q_objective, sac, td3
+from rl_training.algorithms import (
+    a2c,
+    actor_critic_objective,
+    continuous_critics,
+    cql,
+    ppo,
+    q_objective,
+    rebrac,
+    sac,
+    td3,
+    td3_bc,
+)
 from rl_training.models.fast.backend import TorchBackend
 
 RECORDED = read_traces()["float64"]
@@ -34,7 +46,8 @@ EXPLICIT = (
     "a2c shared network", "dqn", "dqn squared error", "dqn double", "dqn prioritized", "dqn c51", "dqn quantile",
     "dqn target by timesteps", "sac", "sac fixed temperature", "sac ensemble", "sac dict", "td3", "ddpg",
     "ppo state-dependent noise", "ppo state-dependent noise of 4 steps, shared network", "a2c state-dependent noise",
-    "sac state-dependent noise", "sac state-dependent and added noise",
+    "sac state-dependent noise", "sac state-dependent and added noise", "sac layer norm", "td3 layer norm", "td3_bc",
+    "td3_bc normalize_obs", "rebrac", "cql", "cql layer norm",
 )  # fmt: skip
 
 # 4 sequences of 5 steps, 3 and 1 at a time; episodes begin within them
@@ -99,6 +112,7 @@ def test_the_setting_autograd_leaves_the_recorded_trace(name: str) -> None:
 LOSSES = {
     ppo: ("ppo_loss",), a2c: ("a2c_loss",), q_objective: ("td_loss", "categorical_loss", "quantile_loss"),
     sac: ("sac_critic_loss", "sac_actor_loss", "sac_temperature_loss"), td3: ("td3_critic_loss", "td3_actor_loss"),
+    td3_bc: ("td3_bc_actor_loss",), rebrac: ("rebrac_actor_loss",), cql: ("cql_critic_loss",),
 }  # fmt: skip
 
 
@@ -123,9 +137,7 @@ def remembered(request: Any) -> tuple[Case, Checksums]:
 
 
 def path_of(case: Case) -> str:
-    driven = Driven(case.config)
-    driven.stepper.close()
-    found: str = driven.learner.update_path
+    found: str = next(followed(case)).learner.update_path
     return found
 
 

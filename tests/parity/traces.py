@@ -26,11 +26,14 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from parity_continuous import FRAGILE, FragilePendulum
-from parity_harness import Driven
+from parity_harness import Driven, DrivenByDataset
 from torch import Tensor
 
 from rl_training.config import TrainConfig
+from rl_training.datasets.builder import DatasetBuilder
+from rl_training.datasets.dataset import Dataset, RecordedIn
 from rl_training.envs.tasks import probes
+from support.datasets import episodes_of
 
 FILE = Path(__file__).parent / "traces.json"
 TOLERANCE = 1e-9
@@ -92,6 +95,10 @@ OFF_POLICY: dict[str, Any] = {
 }  # fmt: skip
 DQN = OFF_POLICY | {"target_update_every_updates": 8, "learning_rate": 3e-2, "exploration_fraction": 1.0}
 CONTINUOUS = OFF_POLICY | {"tau": 0.05}
+OFFLINE: dict[str, Any] = {
+    "dataset": "recorded", "total_updates": UPDATES, "held_out_fraction": 0.1, "batch_size": 16, "learning_rate": 3e-3,
+    "hidden_sizes": (12, 8),
+}  # fmt: skip
 C51 = {"distribution": "c51", "num_atoms": 11, "v_min": -2.0, "v_max": 14.0}
 RAINBOW = C51 | {"double": True, "dueling": True, "prioritized": True, "n_step": 3, "noisy": True}
 ENSEMBLE = {"num_critics": 10, "critic_subset": 2}
@@ -119,6 +126,7 @@ class Case:
             env_id=self.env_id,
             seed=11,
             env_kwargs={} if limit is None else {"max_episode_steps": limit},
+            dataset=self.settings.get("dataset"),
         )
         return config.with_overrides(**self.settings)
 
@@ -141,6 +149,23 @@ def _sac(env_id: str = FRAGILE, **settings: Any) -> Case:
 
 def _td3(env_id: str = FRAGILE, **settings: Any) -> Case:
     return Case("td3", env_id, CONTINUOUS | settings)
+
+
+def _offline(algo: str, env_id: str = FRAGILE, **settings: Any) -> Case:
+    return Case(algo, env_id, OFFLINE | settings)
+
+
+def recorded(env_id: str) -> Dataset:
+    """Return a dataset of random actions, in torch's default floating type."""
+    env = gymnasium.make(env_id, max_episode_steps=LIMITS[env_id])
+    episodes = episodes_of(env, 20)
+    steps = sum(len(episode["rewards"]) for episode in episodes)
+    builder = DatasetBuilder(env.observation_space, env.action_space, steps, len(episodes))
+    for episode in episodes:
+        columns = {name: np.array(column) for name, column in episode.items()}
+        obs = {"": columns.pop("observations")}
+        builder.add(obs, *(columns[name] for name in ("actions", "rewards", "terminations", "truncations")))
+    return builder.finish("recorded", RecordedIn(env_id))
 
 
 CASES: dict[str, Case] = {
@@ -210,6 +235,20 @@ CASES: dict[str, Case] = {
     "td3 n_step": _td3(n_step=3),
     "td3 normalize both": _td3(**OBS, **REWARD),
     "td3 dict normalize_obs": _td3(DICT_PENDULUM, **OBS),
+    "sac layer norm": _sac(critic_layer_norm=True),
+    "td3 layer norm": _td3(critic_layer_norm=True),
+    "td3_bc": _offline("td3_bc", tau=0.05),
+    "td3_bc normalize_obs": _offline("td3_bc", tau=0.05, **OBS),
+    "rebrac": _offline("rebrac", tau=0.05, critic_penalty=0.5),
+    "cql": _offline("cql", tau=0.05, num_sampled_actions=3),
+    "cql layer norm": _offline("cql", tau=0.05, num_sampled_actions=3, critic_layer_norm=True),
+    "bc": _offline("bc", POLE),
+    "bc continuous": _offline("bc"),
+    "bc maximum likelihood": _offline("bc", imitation="distribution"),
+    "iql": _offline("iql", tau=0.05),
+    "iql cosine schedule of the actor": _offline("iql", tau=0.05, actor_learning_rate_schedule="cosine", **OBS),
+    "awac": _offline("awac", tau=0.05),
+    "cql discrete": _offline("cql", POLE, tau=0.05),
     "ddpg": _td3(**DDPG),
 }  # fmt: skip
 
@@ -218,6 +257,11 @@ Checksums = list[tuple[float, float]]
 
 def followed(case: Case) -> Iterator[Driven]:
     """Drive a case; yield after each update, in torch's default floating type."""
+    if case.config.offline:
+        dataset = recorded(case.env_id)
+        assert 0 < dataset.terminated.sum() < dataset.num_episodes, "the trace must cover both kinds of end"
+        yield from _learned(case.config, dataset)
+        return
     driven = Driven(case.config)
     try:
         for _ in itertools.islice(driven.updates(), UPDATES):
@@ -227,6 +271,12 @@ def followed(case: Case) -> Iterator[Driven]:
     if case.env_id in LIMITS:
         assert driven.stepper.terminations > 0, "the trace must cover finished tasks"
         assert driven.stepper.truncations > 0, "the trace must cover truncated episodes"
+
+
+def _learned(config: TrainConfig, dataset: Dataset) -> Iterator[Driven]:
+    driven = DrivenByDataset(config, dataset)
+    for _ in driven.updates():
+        yield driven
 
 
 def tensors_of(state: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+import yaml
 
 from rl_training.cli import load_config
+from rl_training.core.errors import UserError
 from rl_training.envs import make_vector_env
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.building import build_parts
+from rl_training.experiment.start import train
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 PRESETS = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
@@ -39,16 +42,34 @@ def test_each_loads_from_any_folder_and_lies_under_its_algorithm(tmp_path, monke
         config = load_config(f"configs/{name}")
         assert config.algo == name.split("/")[0]
         assert load_config(name.removesuffix(".yaml")) == config
-        assert config.total_timesteps >= config.eval_every_timesteps
+        budget = config.total_updates if config.offline else config.total_timesteps
+        assert budget >= config.eval_every_timesteps
 
     monkeypatch.chdir(tmp_path)
     assert problems(check) == ({}, {})
 
 
 def test_each_builds_environments_and_networks_that_fit():
-    """Presets whose package is not installed are left to the next test."""
+    """Presets whose package is not installed are left to the next test, and those of datasets to the one after."""
     found, _ = problems(lambda name: build_and_step(load_config(CONFIGS / name)))
     assert found == {}
+
+
+def test_presets_of_datasets_say_so_where_the_dataset_is_missing(tmp_path, monkeypatch):
+    """Nothing else about them is tested here: their data is made by `make datasets`."""
+    monkeypatch.chdir(tmp_path)
+    offline = [name for name in PRESETS if load_config(f"configs/{name}").offline]
+    assert {"bc/cartpole_mixed.yaml", "iql/pendulum_mixed.yaml", "cql/cartpole_mixed.yaml"} <= set(offline)
+    for name in offline:
+        config = load_config(f"configs/{name}")
+        assert "make datasets" in preset_facts(name)["needs"]
+        with pytest.raises(UserError, match=f"dataset '{config.dataset}'.*on this machine"):
+            train(config)
+    assert list(tmp_path.iterdir()) == []
+
+
+def preset_facts(name):
+    return yaml.safe_load((CONFIGS / name).read_text(encoding="utf-8"))["about"]
 
 
 @pytest.mark.extra
@@ -60,6 +81,8 @@ def test_presets_of_other_packages_build_environments_and_networks_that_fit():
 
 
 def build_and_step(config):
+    if config.offline:
+        return
     env = make_vector_env(config, num_envs=2)
     stepper = VectorStepper(env, seed=config.seed if config.env_backend == "native" else None)
     try:

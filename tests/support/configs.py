@@ -7,7 +7,7 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
 from support.datasets import tiny_dataset
 
-CONTINUOUS = ("sac", "td3", "iql", "awac")
+CONTINUOUS = ("sac", "td3", "iql", "awac", "td3_bc", "rebrac", "cql")
 OFFLINE = tuple(name for name, face in ALGORITHMS.items() if face.config_class.needs_dataset)
 ONLINE = tuple(name for name in ALGORITHMS if name not in OFFLINE)
 REPLAY: dict[str, Any] = {"buffer_size": 100, "learning_starts": 16, "batch_size": 8}
@@ -27,6 +27,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "bc": {"batch_size": 8},
     "iql": {"batch_size": 8},
     "awac": {"batch_size": 8},
+    "td3_bc": {"batch_size": 8},
+    "cql": {"batch_size": 8, "num_sampled_actions": 3},
+    "rebrac": {"batch_size": 8},
 }
 
 

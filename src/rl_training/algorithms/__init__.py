@@ -9,12 +9,15 @@ from rl_training.algorithms.a2c import A2C
 from rl_training.algorithms.awac import AWAC
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.bc import BC
+from rl_training.algorithms.cql import CQL
 from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.iql import IQL
 from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.rebrac import ReBRAC
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 from rl_training.algorithms.sac import SAC
 from rl_training.algorithms.td3 import TD3
+from rl_training.algorithms.td3_bc import TD3BC
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.layout import action_layout
 
@@ -28,6 +31,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "bc": BC,
     "iql": IQL,
     "awac": AWAC,
+    "td3_bc": TD3BC,
+    "cql": CQL,
+    "rebrac": ReBRAC,
 }
 
 
@@ -36,7 +42,12 @@ def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
     action_layout(space)
     if not isinstance(space, algorithm.action_spaces):
         wanted = algorithm.action_spaces[0]
-        others = [name for name, other in ALGORITHMS.items() if isinstance(space, other.action_spaces)]
+        others = [
+            name
+            for name, other in ALGORITHMS.items()
+            if isinstance(space, other.action_spaces)
+            and other.config_class.needs_dataset == algorithm.config_class.needs_dataset
+        ]
         kind = "continuous" if wanted is spaces.Box else "discrete"
         raise UserError(
             f"{algorithm.name} needs {kind} actions, but the action space is {type(space).__name__}; "
@@ -55,11 +66,14 @@ __all__ = [
     "ALGORITHMS",
     "AWAC",
     "BC",
+    "CQL",
     "DQN",
     "IQL",
     "PPO",
     "SAC",
     "TD3",
+    "TD3BC",
+    "ReBRAC",
     "RecurrentPPO",
     "refuse_actions",
 ]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_training.algorithms.components import Actor
 from rl_training.algorithms.learner import named_path, refuse_autograd
 from rl_training.algorithms.losses import Loss
-from rl_training.algorithms.off_policy import OffPolicyLearner, ReplayConfig
+from rl_training.algorithms.off_policy import BatchConfig, OffPolicyLearner, ReplayConfig
 from rl_training.algorithms.optimizers import FlatAdam
 from rl_training.algorithms.target_networks import TargetNetwork
 from rl_training.config import UpdatePath
@@ -28,8 +28,8 @@ from rl_training.policies.continuous import ContinuousPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContinuousConfig(ReplayConfig):
-    """Settings of every algorithm with an actor and critics for continuous actions."""
+class CriticsConfig(BatchConfig):
+    """Settings of every learner with an actor and critics for continuous actions."""
 
     tau: float = 0.005
     """Fraction by which the target networks move towards the online networks at each update."""
@@ -37,6 +37,9 @@ class ContinuousConfig(ReplayConfig):
     """Number of critics, batched as one network; the target is their minimum."""
     critic_hidden_sizes: tuple[int, ...] | None = None
     """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool = False
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450), which limits how far values of
+    actions that the data lacks are overestimated."""
     share_encoder: bool | None = None
     """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
     None shares it for images."""
@@ -46,6 +49,11 @@ class ContinuousConfig(ReplayConfig):
         if self.critic_hidden_sizes is not None:
             found += self.bad_sizes("critic_hidden_sizes")
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuousConfig(CriticsConfig, ReplayConfig):
+    """Settings of every algorithm that also collects the transitions that it learns from."""
 
 
 class ContinuousLearner(OffPolicyLearner):
@@ -61,7 +69,7 @@ class ContinuousLearner(OffPolicyLearner):
 
     def __init__(
         self,
-        config: ContinuousConfig,
+        config: CriticsConfig,
         actor: Actor[ContinuousPolicy | ActorPolicy],
         *,
         generator: torch.Generator,
@@ -142,7 +150,7 @@ class ContinuousLearner(OffPolicyLearner):
 
 
 def build_critics(
-    config: ContinuousConfig, policy: ContinuousPolicy | ActorPolicy, generator: torch.Generator
+    config: CriticsConfig, policy: ContinuousPolicy | ActorPolicy, generator: torch.Generator
 ) -> nn.Module:
     """Return the critics: inputs and actions [B, ...] to values [M, B]."""
     encoder = None
@@ -150,5 +158,11 @@ def build_critics(
         encoder = policy.network.encoder if policy.encoding.shared else policy.new_encoder(generator)
     widths = config.hidden_sizes if config.critic_hidden_sizes is None else config.critic_hidden_sizes
     sizes = (policy.features_size(encoder) + policy.action_size, *widths, 1)
-    ensemble = EnsembleMLP(config.num_critics, sizes, config.activation, generator=generator)
+    ensemble = EnsembleMLP(
+        config.num_critics,
+        sizes,
+        config.activation,
+        layer_norm=config.critic_layer_norm,
+        generator=generator,
+    )
     return (ensemble if encoder is None else Encoded(encoder, ensemble)).to(policy.device)

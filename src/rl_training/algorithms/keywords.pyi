@@ -400,6 +400,9 @@ class SACKeywords(RunKeywords, total=False):
     """Number of critics, batched as one network; the target is their minimum."""
     critic_hidden_sizes: Sequence[int] | None
     """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450), which limits how far values of
+    actions that the data lacks are overestimated."""
     share_encoder: bool | None
     """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
     None shares it for images."""
@@ -471,6 +474,9 @@ class TD3Keywords(RunKeywords, total=False):
     """Number of critics, batched as one network; the target is their minimum, and the actor maximizes the first."""
     critic_hidden_sizes: Sequence[int] | None
     """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450), which limits how far values of
+    actions that the data lacks are overestimated."""
     share_encoder: bool | None
     """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
     None shares it for images."""
@@ -631,6 +637,9 @@ class IQLKeywords(RunKeywords, total=False):
     """Number of critics, batched as one network; the target is their minimum."""
     critic_hidden_sizes: Sequence[int] | None
     """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450), which limits how far values of
+    actions that the data lacks are overestimated."""
     share_encoder: bool | None
     """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
     None shares it for images."""
@@ -689,6 +698,9 @@ class AWACKeywords(RunKeywords, total=False):
     """Number of critics, batched as one network; the target is their minimum."""
     critic_hidden_sizes: Sequence[int] | None
     """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450), which limits how far values of
+    actions that the data lacks are overestimated."""
     share_encoder: bool | None
     """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
     None shares it for images."""
@@ -696,6 +708,165 @@ class AWACKeywords(RunKeywords, total=False):
     """How little the actor prefers better actions: it imitates an action with weight exp(advantage / temperature)."""
     max_weight: float
     """Maximum of this weight."""
+    critic_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    actor_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+
+class TD3BCKeywords(RunKeywords, total=False):
+    """Settings of TD3BCConfig."""
+
+    encoder_kwargs: dict[str, Any]
+    """Arguments for the encoder's constructor, as a YAML map."""
+    features_dim: int
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
+    image_scale: float | None
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"]
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
+    learning_rate: float
+    """Learning rate of Adam at the start."""
+    learning_rate_schedule: Schedule
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
+    batch_size: int
+    """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    tau: float
+    """Fraction by which the target networks move towards the online networks at each update."""
+    num_critics: int
+    """Number of critics, batched as one network; the target is their minimum, and the actor maximizes the first."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450), which limits how far values of
+    actions that the data lacks are overestimated."""
+    share_encoder: bool | None
+    """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
+    None shares it for images."""
+    policy_delay: int
+    """Updates of the critics per update of the actor and the target networks."""
+    target_policy_noise: float
+    """Standard deviation of the noise on target actions, for actions scaled to [-1, 1]; 0 for none."""
+    target_noise_clip: float
+    """Maximum absolute value of this noise."""
+    gamma: float
+    """Discount factor, in [0, 1]."""
+    alpha: float
+    """Weight of the critic's value against the squared distance to the recorded actions; values are divided by their
+    mean size, so their scale does not matter. 0 imitates only."""
+    critic_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    actor_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+
+class CQLKeywords(RunKeywords, total=False):
+    """Settings of CQLConfig."""
+
+    encoder_kwargs: dict[str, Any]
+    """Arguments for the encoder's constructor, as a YAML map."""
+    features_dim: int
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
+    image_scale: float | None
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"]
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
+    learning_rate: float
+    """Learning rate of Adam at the start."""
+    learning_rate_schedule: Schedule
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
+    batch_size: int
+    """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    tau: float
+    """Fraction by which the target networks move towards the online networks at each update."""
+    num_critics: int
+    """Number of critics, batched as one network; the target is their minimum."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450), which limits how far values of
+    actions that the data lacks are overestimated."""
+    share_encoder: bool | None
+    """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
+    None shares it for images."""
+    ent_coef: float | None
+    """Weight of the entropy; none learns it, with target_entropy as the target."""
+    ent_coef_init: float
+    """Initial value of the learned weight."""
+    target_entropy: float | None
+    """Target of the entropy if its weight is learned; none uses minus the number of action components."""
+    critic_subset: int | None
+    """Take the minimum over this many target critics, chosen at random for every update, and let the actor maximize
+    the mean of all critics; none uses the minimum of all critics for both."""
+    gamma: float
+    """Discount factor, in [0, 1]."""
+    cql_alpha: float | None
+    """Weight of the conservative term in the critics' loss; 0 leaves it out, and none is 5 for continuous actions, 1
+    for discrete ones."""
+    num_sampled_actions: int
+    """Actions per transition that are drawn from each of three distributions to estimate the term: uniform, and the
+    policy at the observation and at the next observation."""
+    critic_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    actor_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+    temperature_loss: LossFunction
+    """Your own function in the place of the built-in one."""
+
+class ReBRACKeywords(RunKeywords, total=False):
+    """Settings of ReBRACConfig."""
+
+    encoder_kwargs: dict[str, Any]
+    """Arguments for the encoder's constructor, as a YAML map."""
+    features_dim: int
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
+    image_scale: float | None
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"]
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
+    learning_rate: float
+    """Learning rate of Adam at the start."""
+    learning_rate_schedule: Schedule
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
+    batch_size: int
+    """Transitions in one update."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    tau: float
+    """Fraction by which the target networks move towards the online networks at each update."""
+    num_critics: int
+    """Number of critics, batched as one network; the target is their minimum, and the actor maximizes the first."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critics' hidden layers; by default hidden_sizes."""
+    critic_layer_norm: bool
+    """Normalize the inputs of each activation of the critics (arXiv:1607.06450)."""
+    share_encoder: bool | None
+    """Let the actor use the critics' encoder, which is then trained by their loss only; otherwise each has its own.
+    None shares it for images."""
+    policy_delay: int
+    """Updates of the critics per update of the actor and the target networks."""
+    target_policy_noise: float
+    """Standard deviation of the noise on target actions, for actions scaled to [-1, 1]; 0 for none."""
+    target_noise_clip: float
+    """Maximum absolute value of this noise."""
+    gamma: float
+    """Discount factor, in [0, 1]."""
+    actor_penalty: float
+    """Weight of the squared distance between the actor's and the recorded action in the actor's loss; the paper's
+    beta_1."""
+    critic_penalty: float
+    """Weight of the same distance for the next actions, which lowers the critics' targets; the paper's beta_2."""
     critic_loss: LossFunction
     """Your own function in the place of the built-in one."""
     actor_loss: LossFunction

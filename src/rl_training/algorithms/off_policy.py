@@ -164,10 +164,19 @@ def dataset_source(
     *,
     gamma: float,
     n_step: int = 1,
+    next_actions: bool = False,
+    collects: bool = False,
 ) -> DatasetSource:
-    """Return batches of the dataset; the statistics of the policy become those of the dataset."""
+    """Return batches of the dataset; the statistics of the policy become those of the dataset.
+
+    With `next_actions`, they also have the action that was recorded after each transition.
+    """
     assert context.dataset is not None, "the config names a dataset"
     alone = context.dataset_fraction == 1.0
+    if not alone and not collects:
+        raise UserError(
+            "dataset_fraction is below 1, but the algorithm learns from recorded data alone; leave it out"
+        )
     rows = settings.batch_size
     return build_dataset(
         context.dataset,
@@ -176,6 +185,7 @@ def dataset_source(
         gamma=gamma,
         n_step=n_step,
         held_out=context.held_out_fraction if alone else 0.0,
+        next_actions=next_actions,
         seed=context.seed,
         stream=REPLAY if alone else DATASET,
     )
@@ -194,7 +204,9 @@ def build_replay(
     dataset, rows = None, settings.batch_size
     if context.dataset is not None:
         _refuse_beside_dataset(context, actor, prioritized=prioritized)
-        dataset = dataset_source(settings, context, actor, gamma=settings.gamma, n_step=settings.n_step)
+        dataset = dataset_source(
+            settings, context, actor, gamma=settings.gamma, n_step=settings.n_step, collects=True
+        )
         if context.dataset_fraction == 1.0:
             return dataset
         rows = shares_of(context.dataset_fraction, rows)[0]

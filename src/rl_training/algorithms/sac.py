@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext, sde_problems
-from rl_training.algorithms.continuous_critics import ContinuousConfig, ContinuousLearner
+from rl_training.algorithms.continuous_critics import ContinuousConfig, ContinuousLearner, CriticsConfig
 from rl_training.algorithms.losses import Loss, named_parts
 from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.optimizers import FlatAdam
@@ -34,12 +34,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(ContinuousConfig):
-    """Settings of SAC.
-
-    REDQ's ensemble (arXiv:2101.05982) is num_critics 10, critic_subset 2 and gradient_steps 20; unlike REDQ, every
-    update also trains the actor.
-    """
+class SACUpdateConfig(CriticsConfig):
+    """Settings of SAC's update, which algorithms for datasets share."""
 
     ent_coef: float | None = None
     """Weight of the entropy; none learns it, with target_entropy as the target."""
@@ -50,6 +46,30 @@ class SACConfig(ContinuousConfig):
     critic_subset: int | None = None
     """Take the minimum over this many target critics, chosen at random for every update, and let the actor maximize
     the mean of all critics; none uses the minimum of all critics for both."""
+
+    def problems(self, num_envs: int) -> list[str]:
+        found = [
+            *super().problems(num_envs),
+            *self.not_positive("ent_coef_init"),
+            *self.outside("num_critics", 2, 1000),
+        ]
+        if self.ent_coef is not None:
+            found += self.negative("ent_coef")
+        if self.critic_subset is not None and not 1 <= self.critic_subset <= self.num_critics:
+            found.append(
+                f"critic_subset is {self.critic_subset}; use 1 to num_critics ({self.num_critics}), or none"
+            )
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACConfig(SACUpdateConfig, ContinuousConfig):
+    """Settings of SAC.
+
+    REDQ's ensemble (arXiv:2101.05982) is num_critics 10, critic_subset 2 and gradient_steps 20; unlike REDQ, every
+    update also trains the actor.
+    """
+
     use_sde: bool = False
     """Explore by noise that depends on the state (gSDE) and is kept for several steps."""
     sde_sample_freq: int = -1
@@ -66,8 +86,6 @@ class SACConfig(ContinuousConfig):
     def problems(self, num_envs: int) -> list[str]:
         found = [
             *super().problems(num_envs),
-            *self.not_positive("ent_coef_init"),
-            *self.outside("num_critics", 2, 1000),
             *sde_problems(use_sde=self.use_sde, sde_sample_freq=self.sde_sample_freq),
             *self.negative("action_noise_sigma"),
         ]
@@ -80,12 +98,6 @@ class SACConfig(ContinuousConfig):
         if self.action_noise == "none" and self.action_noise_sigma != SACConfig.action_noise_sigma:
             found.append(
                 f"action_noise_sigma is {self.action_noise_sigma}, but action_noise is none; leave it out"
-            )
-        if self.ent_coef is not None:
-            found += self.negative("ent_coef")
-        if self.critic_subset is not None and not 1 <= self.critic_subset <= self.num_critics:
-            found.append(
-                f"critic_subset is {self.critic_subset}; use 1 to num_critics ({self.num_critics}), or none"
             )
         return found
 
@@ -164,7 +176,7 @@ class SACLearner(ContinuousLearner):
 
     def __init__(
         self,
-        config: SACConfig,
+        config: SACUpdateConfig,
         actor: Actor[StochasticPolicy],
         *,
         generator: torch.Generator,
@@ -229,18 +241,24 @@ class SACLearner(ContinuousLearner):
         self, noise: Numbers, alpha: Numbers, subset: Numbers | None, rows: Transitions, place: slice
     ) -> StepMetrics:
         """Write the gradient of the critics for part of a batch; return the parts of their loss."""
-        next_params, next_noise = self.next_actor_outputs(rows), self.policy.noise_of(noise, place)
-        next_actions, next_logprobs, _ = self.policy.sampled(next_params, next_noise, self.backend)
-        with torch.no_grad():
-            next_values = self.target_run(rows.next_obs, next_actions)
-        next_values = next_values if subset is None else next_values[subset]
-        targets = sac_targets(rows, next_values, next_logprobs, alpha, self.backend.xp)
+        next_params = self.next_actor_outputs(rows)
+        targets = self._targets(rows, next_params, self.policy.noise_of(noise, place), alpha, subset)
         values = self.critics_run.forward(rows.obs, rows.actions)
         parts, (by_values,) = self.losses["critic_loss"].differentiate(
             {"values": values, "targets": targets}, ("values",), self.backend
         )
         self.critics_run.backward(by_values)
         return parts
+
+    def _targets(
+        self, rows: Transitions, next_params: Numbers, noise: Numbers, alpha: Numbers, subset: Numbers | None
+    ) -> Numbers:
+        """Return the targets of the critics [B], given the actor's outputs for the next observations."""
+        next_actions, next_logprobs, _ = self.policy.sampled(next_params, noise, self.backend)
+        with torch.no_grad():
+            next_values = self.target_run(rows.next_obs, next_actions)
+        next_values = next_values if subset is None else next_values[subset]
+        return sac_targets(rows, next_values, next_logprobs, alpha, self.backend.xp)
 
     def _actor_pass(
         self, noise: Numbers, alpha: Numbers, use_mean: bool, rows: Transitions, place: slice

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
-from rl_training.algorithms.continuous_critics import ContinuousConfig, ContinuousLearner
+from rl_training.algorithms.continuous_critics import ContinuousConfig, ContinuousLearner, CriticsConfig
 from rl_training.algorithms.losses import Loss, named_parts
 from rl_training.algorithms.off_policy import build_replay
 from rl_training.algorithms.target_networks import TargetNetwork
@@ -33,13 +33,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3Config(ContinuousConfig):
-    """Settings of TD3. DDPG (arXiv:1509.02971) is num_critics 1, policy_delay 1 and target_policy_noise 0."""
+class TD3UpdateConfig(CriticsConfig):
+    """Settings of TD3's update, which algorithms for datasets share."""
 
-    learning_rate: float = 1e-3
-    """Learning rate of Adam at the start."""
-    hidden_sizes: tuple[int, ...] = (400, 300)
-    """Widths of the hidden layers."""
     num_critics: int = 2
     """Number of critics, batched as one network; the target is their minimum, and the actor maximizes the first."""
     policy_delay: int = 2
@@ -48,18 +44,31 @@ class TD3Config(ContinuousConfig):
     """Standard deviation of the noise on target actions, for actions scaled to [-1, 1]; 0 for none."""
     target_noise_clip: float = 0.5
     """Maximum absolute value of this noise."""
-    action_noise: ActionNoiseName = "gaussian"
-    """Exploration noise: independent at each step, or correlated in time."""
-    action_noise_sigma: float = 0.1
-    """Standard deviation of the exploration noise, for actions scaled to [-1, 1]."""
 
     def problems(self, num_envs: int) -> list[str]:
         return [
             *super().problems(num_envs),
             *self.not_positive("policy_delay"),
             *self.outside("num_critics", 1, 1000),
-            *self.negative("target_policy_noise", "target_noise_clip", "action_noise_sigma"),
+            *self.negative("target_policy_noise", "target_noise_clip"),
         ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3Config(TD3UpdateConfig, ContinuousConfig):
+    """Settings of TD3. DDPG (arXiv:1509.02971) is num_critics 1, policy_delay 1 and target_policy_noise 0."""
+
+    learning_rate: float = 1e-3
+    """Learning rate of Adam at the start."""
+    hidden_sizes: tuple[int, ...] = (400, 300)
+    """Widths of the hidden layers."""
+    action_noise: ActionNoiseName = "gaussian"
+    """Exploration noise: independent at each step, or correlated in time."""
+    action_noise_sigma: float = 0.1
+    """Standard deviation of the exploration noise, for actions scaled to [-1, 1]."""
+
+    def problems(self, num_envs: int) -> list[str]:
+        return [*super().problems(num_envs), *self.negative("action_noise_sigma")]
 
 
 def td3_targets(rows: Transitions, next_values: Numbers, xp: Any) -> Numbers:
@@ -106,7 +115,7 @@ class TD3Learner(ContinuousLearner):
 
     def __init__(
         self,
-        config: TD3Config,
+        config: TD3UpdateConfig,
         actor: Actor[DeterministicPolicy],
         *,
         generator: torch.Generator,
@@ -155,11 +164,17 @@ class TD3Learner(ContinuousLearner):
             next_values = self.target_run(rows.next_obs, next_actions)
         values = self.critics_run.forward(rows.obs, rows.actions)
         parts, (by_values,) = self.losses["critic_loss"].differentiate(
-            {"values": values, "targets": td3_targets(rows, next_values, xp)}, ("values",), self.backend
+            {"values": values, "targets": self._targets(rows, next_actions, next_values)},
+            ("values",),
+            self.backend,
         )
         q_value = values.sum() / (len(values) * len(rows))
         self.critics_run.backward(by_values)
         return {**named_parts("critic_loss", parts), "q_value": q_value}
+
+    def _targets(self, rows: Transitions, next_actions: Numbers, next_values: Numbers) -> Numbers:
+        """Return the targets of the critics [B], given the target networks' next actions and their values [M, B]."""
+        return td3_targets(rows, next_values, self.backend.xp)
 
     def _train_actor(self, rows: Transitions, learning_rate: Tensor) -> StepMetrics:
         """Train the actor on the first critic's value, without training the critic; then move the targets."""

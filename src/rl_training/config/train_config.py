@@ -302,6 +302,8 @@ class TrainConfig(CheckedConfig):
             found.append(
                 f"dataset is given, but {self.algo} learns from its own rollouts only; use {TAKES_DATASETS}"
             )
+        if self.use_action_masks == "on":
+            found.append("use_action_masks is on, but datasets have no action masks; leave it out")
         if not 0 < self.dataset_fraction <= 1:
             found.append(f"dataset_fraction is {self.dataset_fraction}; use more than 0, and at most 1")
         if not self.offline and self.held_out_fraction != _default("held_out_fraction"):

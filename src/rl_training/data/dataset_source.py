@@ -25,12 +25,28 @@ class TakesStatistics(Protocol):
     def observe(self, obs: Any) -> None: ...
 
 
+NEXT_ACTIONS, HAS_NEXT_ACTION = "next_actions", "has_next_action"
+"""Columns of `Transitions.extra`: the action recorded after the transition, and whether there is one."""
+
+
 class DatasetRows:
     """Draws transitions of a dataset, with replacement; some episodes are held out."""
 
-    def __init__(self, dataset: Dataset, *, gamma: float, n_step: int = 1, held_out: float = 0.0) -> None:
-        """`held_out` is the part of the episodes that is not learned from; it is the same for every seed."""
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        gamma: float,
+        n_step: int = 1,
+        held_out: float = 0.0,
+        next_actions: bool = False,
+    ) -> None:
+        """`held_out` is the part of the episodes that is not learned from; it is the same for every seed.
+
+        With `next_actions`, transitions have the columns `NEXT_ACTIONS` and `HAS_NEXT_ACTION`.
+        """
         self.dataset, self.gamma, self.n_step = dataset, gamma, n_step
+        self._next_actions = next_actions
         num_held_out = min(round(held_out * dataset.num_episodes), dataset.num_episodes - 1)
         order = numpy_generator(0, HELD_OUT).permutation(dataset.num_episodes)
         self._held_out = _Episodes(dataset, np.sort(order[:num_held_out]))
@@ -65,7 +81,14 @@ class DatasetRows:
             discounts=torch.from_numpy(discounts.astype(rewards.dtype)),
             next_obs=tensors_of(data.observations(last + episodes + 1)),
             indices=torch.from_numpy(steps),
+            extra=self._actions_after(last, episodes) if self._next_actions else {},
         )
+
+    def _actions_after(self, steps: Any, episodes: Any) -> dict[str, torch.Tensor]:
+        """Return the next actions [B, ...]; where an episode ends, there is none, and the last one stands for it."""
+        has_next = steps + 1 < self.dataset.ends[episodes]
+        actions = self.dataset.actions[steps + has_next]
+        return {NEXT_ACTIONS: torch.from_numpy(actions), HAS_NEXT_ACTION: torch.from_numpy(has_next)}
 
     def parts(self) -> Iterator[tuple[ObsArray, Any, Any]]:
         """Yield observations, rewards and whether an episode ends, in order, of the episodes that are learned from."""
@@ -249,11 +272,12 @@ def build_dataset(
     gamma: float,
     n_step: int = 1,
     held_out: float = 0.0,
+    next_actions: bool = False,
     seed: int,
     stream: int = REPLAY,
 ) -> DatasetSource:
     """Return a source of batches; the statistics of the policy become those of the dataset."""
-    rows = DatasetRows(dataset, gamma=gamma, n_step=n_step, held_out=held_out)
+    rows = DatasetRows(dataset, gamma=gamma, n_step=n_step, held_out=held_out, next_actions=next_actions)
     take_statistics(policy, rows)
     rng = numpy_generator(seed, stream)
     return DatasetSource(rows, batch_size=batch_size, rng=rng, scale=policy.reward_normalizer)

@@ -39,7 +39,7 @@ class Transitions(TensorStruct):
     weights: Tensor | None = None
     """Importance weights of prioritised sampling; None if all are 1."""
     extra: dict[str, Tensor] = field(default_factory=dict)
-    """The explorer's columns, recorded with the action."""
+    """The explorer's columns, recorded with the action, or those that an algorithm asks of a dataset."""
     action_masks: Tensor | None = None
     """Masks [B, M] of the allowed actions; None if all are allowed."""
     next_action_masks: Tensor | None = None

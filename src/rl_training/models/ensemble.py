@@ -8,11 +8,15 @@ from torch import Tensor, nn
 
 from rl_training.models.mlp import ACTIVATIONS, ActivationName
 
+NORM_EPS = 1e-5
+"""Added to the variance in layer normalization."""
+
 
 class EnsembleMLP(nn.Module):
     """`num_members` networks of the given layer sizes; features and actions, [B, D] together, to values [M, B].
 
-    The members are initialised independently, with torch's uniform default. The last size must be 1.
+    The members are initialised independently, with torch's uniform default. The last size must be 1. With
+    `layer_norm` the inputs of every activation are normalized.
     """
 
     def __init__(
@@ -21,6 +25,7 @@ class EnsembleMLP(nn.Module):
         sizes: Sequence[int],
         activation: ActivationName,
         *,
+        layer_norm: bool = False,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
@@ -41,6 +46,9 @@ class EnsembleMLP(nn.Module):
                 nn.init.uniform_(bias[member], -bound, bound, generator=generator)
             self.weights.append(nn.Parameter(weight))
             self.biases.append(nn.Parameter(bias))
+        normalized = sizes[1:-1] if layer_norm else ()
+        self.scales = nn.ParameterList(nn.Parameter(torch.ones(num_members, 1, size)) for size in normalized)
+        self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(num_members, 1, size)) for size in normalized)
 
     def forward(self, features: Tensor, actions: Tensor, members: int | None = None) -> Tensor:
         """Return values [M, B], or only those of the first `members`."""
@@ -50,8 +58,12 @@ class EnsembleMLP(nn.Module):
         *hidden, (last_weight, last_bias) = layers
         pairs = torch.cat([features, actions], dim=-1)
         x = pairs.expand(len(last_weight), *pairs.shape)
-        for weight, bias in hidden:
-            x = self.activation(torch.baddbmm(bias, x, weight))
+        for number, (weight, bias) in enumerate(hidden):
+            x = torch.baddbmm(bias, x, weight)
+            if self.scales:
+                x = nn.functional.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
+                x = torch.addcmul(self.shifts[number][:members], x, self.scales[number][:members])
+            x = self.activation(x)
         # one output: a matrix product with a single column takes six times as long
         outputs: Tensor = (x * last_weight.transpose(1, 2)).sum(-1) + last_bias[:, :, 0]
         return outputs

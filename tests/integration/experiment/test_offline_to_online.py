@@ -219,3 +219,11 @@ def test_a_count_of_updates_is_not_continued_as_one_of_steps(tmp_path):
     old = learned_offline("sac", tmp_path)
     with pytest.raises(UserError, match="another kind of data"):
         SAC.load(old, dataset_fraction=0.5).learn(total_timesteps=100)
+
+
+@pytest.mark.parametrize("algo", ["bc", "rebrac"])
+def test_algorithms_for_data_alone_do_not_collect(algo, tmp_path):
+    config = TrainConfig(algo=algo, dataset=tiny_dataset("Pendulum-v1"), output_dir=str(tmp_path))
+    with pytest.raises(UserError, match="learns from recorded data alone"):
+        train(config.with_overrides(dataset_fraction=0.5))
+    assert not list(tmp_path.iterdir())

@@ -31,13 +31,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": OFF_POLICY | {"target_update_every_updates": 2},
     "sac": OFF_POLICY,
     "td3": OFF_POLICY | {"policy_delay": 1, "tau": 0.1},
+    "iql": OFF_POLICY,
+    "awac": OFF_POLICY,
 }
+CONTINUOUS = ("sac", "td3", "iql", "awac")
 SHARING = [("ppo", True), ("ppo", False), ("a2c", True), ("a2c", False), ("dqn", None), ("sac", True), ("sac", False),
-           ("td3", True), ("td3", False)]  # fmt: skip
+           ("td3", True), ("td3", False), ("iql", True), ("iql", False), ("awac", True), ("awac", False)]  # fmt: skip
 
 
 def build(algo: str, encoder: Any, space: Space[Any] = VECTOR, *, seed: int = 0, **settings: Any) -> Parts:
-    continuous = algo in ("sac", "td3")
+    continuous = algo in CONTINUOUS
     actions = spaces.Box(-2, 1, (2,), np.float32) if continuous else spaces.Discrete(3)
     given = {name: value for name, value in settings.items() if value is not None}
     config = ALGORITHMS[algo].config_class(**SETTINGS[algo] | given)
@@ -66,7 +69,7 @@ def batch(algo: str, parts: Parts, space: Space[Any] = VECTOR, seed: int = 0) ->
             )
         returns = torch.randn(ROWS, generator=rng)
         return RolloutBatch(obs, actions, logprobs, values, returns - values, returns)
-    continuous = algo in ("sac", "td3")
+    continuous = algo in CONTINUOUS
     drawn = 2 * torch.rand(ROWS, 2, generator=rng) - 1
     actions = drawn if continuous else torch.randint(0, 3, (ROWS,), generator=rng)
     return Transitions(
@@ -88,6 +91,7 @@ def train(algo: str, parts: Parts, updates: range, space: Space[Any] = VECTOR) -
 def encoders_of(parts: Parts) -> Iterator[tuple[str, nn.Module]]:
     """Yield every encoder of actor, critics and targets once."""
     roots = {"policy": parts.actor.policy, "critics": getattr(parts.learner, "critics", None)}
+    roots["value"] = getattr(parts.learner, "value", None)
     for name in ("target", "target_actor", "target_critics"):
         roots[name] = getattr(getattr(parts.learner, name, None), "network", None)
     seen: set[int] = set()
@@ -109,10 +113,10 @@ def test_every_encoder_learns_and_what_acts_is_its_forward(
 ) -> None:
     parts = build(algo, tiny_encoders.Plain, space, share_encoder=shared)
     before = {name: flat(encoder) for name, encoder in encoders_of(parts)}
-    expected = {"ppo": 1, "a2c": 1, "dqn": 2, "sac": 3, "td3": 4}[algo]
+    expected = {"ppo": 1, "a2c": 1, "dqn": 2, "sac": 3, "td3": 4, "iql": 4, "awac": 3}[algo]
     if shared is False and algo in ("ppo", "a2c"):
         expected = 2
-    if shared and algo in ("sac", "td3"):
+    if shared and algo in CONTINUOUS:
         expected = 2  # one, and its target
     assert len(before) == expected, list(before)
     train(algo, parts, range(4), space)
@@ -193,7 +197,9 @@ def test_a_frozen_part_stays_and_an_unused_one_does_no_harm(algo: str) -> None:
         assert torch.equal(flat(module.unused), was), name  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("algo", "shared"), [("sac", True), ("sac", False), ("td3", True), ("td3", False)])
+@pytest.mark.parametrize(
+    ("algo", "shared"), [(algo, shared) for algo in CONTINUOUS for shared in (True, False)]
+)
 def test_a_shared_encoder_learns_from_the_critics_alone(algo: str, shared: bool) -> None:
     parts = build(algo, tiny_encoders.Plain, share_encoder=shared)
     actor: Any = parts.learner.actor_optimizer  # type: ignore[attr-defined]
@@ -248,7 +254,7 @@ def test_the_statistics_of_a_frozen_encoder_are_frozen_too(algo: str) -> None:
         assert not encoder.norm.running_mean.any(), name
 
 
-@pytest.mark.parametrize("algo", ["dqn", "sac", "td3"])
+@pytest.mark.parametrize("algo", ["dqn", *CONTINUOUS])
 def test_targets_follow_buffers_that_were_replaced(algo: str) -> None:
     parts = build(algo, tiny_encoders.Rebinding)
     train(algo, parts, range(4))

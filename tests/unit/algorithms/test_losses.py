@@ -12,7 +12,10 @@ from gymnasium import spaces
 
 from rl_training.algorithms import ppo, q_objective
 from rl_training.algorithms.a2c import A2C_LOSS
+from rl_training.algorithms.bc import BC_LOSS
+from rl_training.algorithms.cql import CQL_LOSSES
 from rl_training.algorithms.dqn import DQN, DQNConfig
+from rl_training.algorithms.iql import IQL_LOSSES
 from rl_training.algorithms.lookup import is_called
 from rl_training.algorithms.losses import (
     Loss,
@@ -327,7 +330,16 @@ def test_the_help_of_a_group_with_a_dot_in_its_name(capsys: pytest.CaptureFixtur
     assert "rl-training train" in capsys.readouterr().out
 
 
-BUILT_IN = [PPO_LOSS, A2C_LOSS, Q_LOSSES["none"], *SAC_LOSSES.values(), *TD3_LOSSES.values()]
+BUILT_IN = [
+    PPO_LOSS,
+    A2C_LOSS,
+    Q_LOSSES["none"],
+    *SAC_LOSSES.values(),
+    *TD3_LOSSES.values(),
+    BC_LOSS,
+    *IQL_LOSSES.values(),
+    *CQL_LOSSES.values(),
+]
 
 
 @pytest.mark.parametrize("loss", BUILT_IN, ids=lambda loss: loss.function.__name__)

@@ -40,14 +40,22 @@ def in_shards(case: Case, count: int) -> Case:
 
 ACTING = ("normalize_", "schedule", "dict", "n_step", "correlated", "initialisation", "multi-", "added")
 """What does not concern an update: how actions are chosen and what a batch is made of."""
+SHARDED = [name for name, case in CASES.items() if not case.config.offline]
+"""Losses of the others depend on a whole batch: see test_losses_of_a_whole_batch_are_not_divided."""
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not any(part in name for part in ACTING)])
+@pytest.mark.parametrize("name", [name for name in SHARDED if not any(part in name for part in ACTING)])
 def test_shards_leave_the_trace_of_the_whole_minibatch(name: str) -> None:
     for update, (ours, theirs) in enumerate(
         zip(float64_trace(in_shards(CASES[name], 3)), RECORDED[name], strict=True)
     ):
         assert ours == pytest.approx(theirs, rel=1e-7, abs=1e-12), f"update {update} of {name}"
+
+
+@pytest.mark.parametrize("name", ["td3_bc", "rebrac", "cql"])
+def test_losses_of_a_whole_batch_are_not_divided(name: str) -> None:
+    with pytest.raises(UserError, match="set learner_shards to 1"):
+        float64_trace(in_shards(CASES[name], 3))
 
 
 @pytest.mark.parametrize("count", [2, 5])

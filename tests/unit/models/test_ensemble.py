@@ -107,3 +107,29 @@ def test_initial_weights_follow_the_generator() -> None:
 def test_an_impossible_ensemble_is_refused(members: int, sizes: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="sizes must be positive and end with 1, got"):
         make_ensemble(members, sizes=sizes)
+
+
+def test_layer_norm_is_that_of_torch_for_each_member():
+    settings = {"layer_norm": True, "generator": torch.Generator().manual_seed(0)}
+    ensemble = EnsembleMLP(2, SIZES, "relu", **settings)
+    for part in [*ensemble.scales, *ensemble.shifts]:
+        nn.init.normal_(part)
+    inputs = torch.randn(4, 5)
+    expected = []
+    for member, plain in enumerate(separate(ensemble, "relu")):
+        x, (*hidden, last) = inputs, [layer for layer in plain if isinstance(layer, nn.Linear)]
+        for layer, scale, shift in zip(hidden, ensemble.scales, ensemble.shifts, strict=True):
+            norm = nn.LayerNorm(layer.out_features)
+            norm.weight.data, norm.bias.data = scale.data[member, 0], shift.data[member, 0]
+            x = norm(layer(x)).relu()
+        expected.append(last(x)[:, 0])
+    torch.testing.assert_close(ensemble(*split(inputs)), torch.stack(expected))
+    torch.testing.assert_close(ensemble(*split(inputs), members=1), expected[0][None])
+
+
+def test_layer_norm_changes_no_other_parameter():
+    plain = make_ensemble(2).state_dict()
+    normalized = EnsembleMLP(2, SIZES, "relu", layer_norm=True, generator=torch.Generator().manual_seed(0))
+    known = normalized.state_dict()
+    assert all(torch.equal(part, known[name]) for name, part in plain.items())
+    assert {name.split(".")[0] for name in known.keys() - plain.keys()} == {"scales", "shifts"}

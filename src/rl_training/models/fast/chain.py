@@ -19,6 +19,7 @@ from rl_training.models.autograd_network import GradientOf
 from rl_training.models.fast.activations import Activation, Buffer
 from rl_training.models.fast.backend import NUMPY, Backend
 from rl_training.models.fast.layers import Layers, LinearLayer
+from rl_training.models.fast.normalization import LayerNorm, NormBuffers
 
 KEPT_SIZES = 4
 """Number of batch sizes whose buffers are kept."""
@@ -35,19 +36,27 @@ class Layer:
     """[..., I, O]"""
     bias_gradient: Numbers | None = None
     """[..., 1, O]"""
+    norm: LayerNorm | None = None
     activation: Activation | None = None
 
 
 class Workspace:
     """Buffers [..., B, O] of every layer for one number of rows.
 
-    The outputs before and after the activation (in the same memory, unless both are needed), and their gradient.
+    The outputs before and after the activation (in the same memory, unless both are needed), and their gradient; where
+    a layer normalizes, `norms` keeps what enters the normalization.
     """
 
     def __init__(
-        self, before: list[Buffer], after: list[Buffer], gradients: list[Buffer], ones: Buffer
+        self,
+        before: list[Buffer],
+        after: list[Buffer],
+        gradients: list[Buffer],
+        norms: list[NormBuffers | None],
+        ones: Buffer,
     ) -> None:
         self.before, self.after, self.gradients, self.ones = before, after, gradients, ones
+        self.norms = norms
         self.rows = before[0].tensor.shape[-2]
         self._first: dict[int, Workspace] = {}
 
@@ -62,8 +71,12 @@ class Workspace:
             buffer(layer) if layer.activation is not None and layer.activation.keeps_inputs else same
             for layer, same in zip(layers, before, strict=True)
         ]
+        norms = [
+            None if layer.norm is None else NormBuffers.allocated(outputs.tensor, backend)
+            for layer, outputs in zip(layers, before, strict=True)
+        ]
         ones = Buffer(layers[0].bias.new_ones(rows, 1), backend)
-        return cls(before, after, [buffer(layer) for layer in layers], ones)
+        return cls(before, after, [buffer(layer) for layer in layers], norms, ones)
 
     def first(self, rows: int) -> "Workspace":
         if rows == self.rows:
@@ -73,7 +86,8 @@ class Workspace:
                 self._first.clear()
             parts = (self.before, self.after, self.gradients)
             cut = [[buffer.first(rows) for buffer in part] for part in parts]
-            self._first[rows] = Workspace(cut[0], cut[1], cut[2], self.ones.first(rows))
+            norms = [None if norm is None else norm.first(rows) for norm in self.norms]
+            self._first[rows] = Workspace(cut[0], cut[1], cut[2], norms, self.ones.first(rows))
         return self._first[rows]
 
 
@@ -101,9 +115,13 @@ class Chain:
             self._spaces[len(inputs)] = space
         self._inputs, self._space = inputs, space
         x = inputs
-        for layer, before, after in zip(self.layers, space.before, space.after, strict=True):
-            self._matmul(x, layer.weight, out=before.view)
-            before.tensor.add_(layer.bias)
+        spaces = zip(self.layers, space.before, space.after, space.norms, strict=True)
+        for layer, before, after, norm in spaces:
+            linear = before if norm is None else norm.inputs
+            self._matmul(x, layer.weight, out=linear.view)
+            linear.tensor.add_(layer.bias)
+            if layer.norm is not None and norm is not None:
+                layer.norm.forward(norm, before)
             if layer.activation is not None:
                 layer.activation.forward(before, after)
             x = after.view
@@ -138,6 +156,9 @@ class Chain:
                     kept = (self._space.before[number], self._space.after[number])
                     parts = [by_outputs, *(buffer.view[member].take(rows, axis=0) for buffer in kept)]
                     layer.activation.backward(*(Buffer(torch.from_numpy(part), NUMPY) for part in parts))
+                norm = self._space.norms[number]
+                if layer.norm is not None and norm is not None:
+                    by_outputs = layer.norm.rows_backward(member, by_outputs, rows, norm)
             total[rows] += np.matmul(by_outputs, first[member])
         return total
 
@@ -158,6 +179,9 @@ class Chain:
                 gradient = into.view
             if layer.activation is not None:
                 layer.activation.backward(into, space.before[number], space.after[number])
+            norm = space.norms[number]
+            if layer.norm is not None and norm is not None:
+                layer.norm.backward(into, norm, parameters=parameters)
             if parameters:
                 below = self._inputs[..., :rows, :] if number == 0 else space.after[number - 1].view
                 self._matmul(below.swapaxes(-1, -2), gradient, out=layer.weight_gradient)
@@ -222,7 +246,10 @@ def _layer(
 
     matrix = backend.view(first(layer.matrix(layer.weight.detach())))
     bias = first(layer.bias.detach())
-    found = Layer(matrix, matrix.swapaxes(-1, -2), bias, activation=layer.activation)
+    norm = None
+    if layer.norm is not None:
+        norm = LayerNorm(*(first(part.detach()) for part in layer.norm))
+    found = Layer(matrix, matrix.swapaxes(-1, -2), bias, norm=norm, activation=layer.activation)
     if gradient_of is None:
         return found
     by_weight, by_bias = gradient_of(layer.weight), gradient_of(layer.bias)
@@ -230,4 +257,8 @@ def _layer(
         return None
     found.weight_gradient = backend.view(first(layer.matrix(by_weight)))
     found.bias_gradient = backend.view(first(by_bias)).reshape(*matrix.shape[:-2], 1, -1)
+    if norm is not None and layer.norm is not None:
+        norm.scale_gradient, norm.shift_gradient = (gradient_of(part) for part in layer.norm)
+        if norm.scale_gradient is None or norm.shift_gradient is None:
+            return None
     return found

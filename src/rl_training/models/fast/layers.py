@@ -28,6 +28,8 @@ class LinearLayer:
     bias: Tensor
     """[O], or [M, 1, O]."""
     activation: Activation | None = None
+    norm: tuple[Tensor, Tensor] | None = None
+    """Scale and shift [M, 1, O] of layer normalization before the activation."""
     appends_inputs: bool = False
     """Whether the layer also returns its inputs (`LinearAndFeatures`); only the last layer may."""
 
@@ -106,7 +108,11 @@ def ensemble_layers(network: nn.Module) -> Layers | None:
         return None
     pairs = zip(network.weights, network.biases, strict=True)
     *hidden, last = (LinearLayer(weight, bias) for weight, bias in pairs)
-    return *(replace(layer, activation=activation) for layer in hidden), last
+    pairs = zip(network.scales, network.shifts, strict=True)
+    norms: list[tuple[Tensor, Tensor] | None] = [*pairs] or [None] * len(hidden)
+    return *(
+        replace(layer, activation=activation, norm=norm) for layer, norm in zip(hidden, norms, strict=True)
+    ), last
 
 
 def recurrent_cores(network: nn.Module) -> list[RecurrentCore] | None:

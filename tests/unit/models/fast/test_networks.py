@@ -124,9 +124,20 @@ def test_actor_and_critic_share_a_body_or_not(shared: bool, activation: Any, arr
     assert_equal(gradients(optimizer), torch.cat([part.reshape(-1) for part in found]))
 
 
+def critics(num_members: int, activation: Any, *, layer_norm: bool) -> EnsembleMLP:
+    """Return critics; each member scales and shifts otherwise."""
+    network = EnsembleMLP(num_members, (5, 6, 4, 1), activation, layer_norm=layer_norm, generator=generator())
+    for seed, part in enumerate([*network.scales, *network.shifts]):
+        part.data += 0.5 * numbers(*part.shape, seed=10 + seed)
+    return network
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("members", [None, 1])
-def test_critics_give_gradients_by_parameters_and_by_actions(members: int | None, arrays: bool) -> None:
-    network = EnsembleMLP(3, (5, 6, 4, 1), "relu", generator=generator())
+def test_critics_give_gradients_by_parameters_and_by_actions(
+    members: int | None, layer_norm: bool, arrays: bool
+) -> None:
+    network = critics(3, "relu", layer_norm=layer_norm)
     optimizer = FlatAdam(network.parameters())
     known = explicit_critics(network, optimizer.gradient_of, backend(arrays), members=members)
     module = AutogradCritics(
@@ -150,11 +161,12 @@ def test_critics_give_gradients_by_parameters_and_by_actions(members: int | None
         assert_equal(gradients(optimizer), expected)
 
 
+@pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_rows_that_count_for_one_member_each_take_a_shorter_way(
-    activation: Any, monkeypatch: pytest.MonkeyPatch
+    activation: Any, layer_norm: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = EnsembleMLP(2, (5, 6, 4, 1), activation, generator=generator())
+    network = critics(2, activation, layer_norm=layer_norm)
     known = explicit_critics(network)
     assert known is not None
     module = AutogradCritics(network, [], lambda _: None)
