@@ -102,6 +102,12 @@ scale-plan: $(VENV)/.installed-dev
 peers-scale: $(VENV)/.installed-dev .venv-sample-factory/.installed .venv-rllib/.installed
 	$(BIN)/python benchmarks/scale_peers.py $(if $(TASKS),--tasks $(TASKS)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
+# ours and d3rlpy on the same dataset files, such as DATA="td3_bc=data/a iql=data/a cql=data/b"; continues where it was
+# interrupted; writes results/offline_peer.md
+.PHONY: offline-peer
+offline-peer: $(VENV)/.installed-dev .venv-d3rlpy/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/offline_peer.py --data $(DATA) $(if $(SEEDS),--seeds $(SEEDS))
+
 # torch must come first and stay, or a build for GPUs is fetched
 .venv-%/.installed: benchmarks/peer_runners/%.txt
 	@echo "Installing into .venv-$* (a few minutes the first time)"

@@ -142,8 +142,8 @@ def page(kept: dict[str, Any]) -> str:
         "# Learning from datasets",
         "",
         "Made by `make offline` from the [datasets](datasets.md) of `make datasets`. Mean return of the last policy "
-        f"over {EPISODES} episodes, actions without noise, and seeds {SEEDS[0]} to {SEEDS[-1]}; intervals are 95% bootstrap "
-        "intervals over seeds (of the behaviour, over its episodes), and differences are paired by seed. Three seeds "
+        f"over {EPISODES} episodes, actions without noise, and seeds {SEEDS[0]} to {SEEDS[-1]}; intervals are 95% "
+        "bootstrap intervals over seeds (of the behaviour, over its episodes), and differences are paired by seed. Three seeds "
         "give wide intervals, and ones that are too narrow. Settings are the defaults, which follow the papers; "
         "observations are normalised where the papers do so. No setting was chosen on these seeds. The last column "
         "is the time per update, evaluations included, with two runs at a time.",

@@ -144,7 +144,7 @@ def row(preset: Preset, published: Published | None) -> str:
     cells = [
         f"[{preset.name}]({preset.about.family}/{zoo_stem(preset.name)}.yaml)",
         preset.task,
-        f"{preset.total_timesteps:,}",
+        f"{preset.budget:,}",
         *beside([] if result is None else [run["score"] for run in result["runs"]], published),
         preset.about.source,
     ]

@@ -24,8 +24,10 @@ if TYPE_CHECKING:  # declared upward imports: methods import the experiment laye
     from matplotlib.figure import Figure
 
     from rl_training.algorithms.keywords import ConfigOrEnv
+    from rl_training.datasets.dataset import Dataset
     from rl_training.envs.factory import EnvFactory
     from rl_training.experiment.agent import Agent
+    from rl_training.experiment.dataset_evaluation import DatasetEvaluation
     from rl_training.runtime.callbacks import Callback
 
 __all__ = ["Algorithm", "Parts"]
@@ -200,6 +202,7 @@ class Algorithm:
     def _begun(self, start_from: Any, given: int | None) -> tuple[TrainConfig, dict[str, Any]]:
         """Return the config of the next run, and the keyword arguments of `train` that say what it starts from."""
         from rl_training.experiment.checkpoints.folders import open_checkpoint
+        from rl_training.experiment.checkpoints.taking_over import for_algorithm, takes_over
         from rl_training.experiment.checkpoints.trust import Trust
         from rl_training.experiment.checkpoints.warm_start import inherited_config
 
@@ -212,10 +215,22 @@ class Algorithm:
         permission = self.agent.permission
         permission.refuse_schedules(self.config)
         permission.refuse_counts(self.config)
+        permission.refuse_dataset(self.config)
         if self._begins_anew and self._run_dir is None:
             config = self.config.with_overrides(**{name: budget})
             learned = open_checkpoint(start_from, Trust(type(self), permission.granted))
+            if takes_over(type(self), learned):
+                encoder = self._given.encoder
+                learned = for_algorithm(
+                    learned, type(self), encoder=encoder, granted=permission.granted, given=permission.given
+                )
             return inherited_config(config, learned, permission.given), {"learned": learned}
+        if self.agent.counts_updates != self.config.offline and self.agent.timesteps:
+            raise UserError(
+                f"{type(self).__name__} cannot continue with another kind of data, as it counts "
+                f"{'updates' if self.agent.counts_updates else 'steps'} so far; start a new run from its weights: "
+                f"{type(self).__name__}.start_from(path, ...)"
+            )
         config = self.config.with_overrides(**{name: self.agent.timesteps + budget})
         return config, {"start_from": start_from, "trust_modules": permission.granted}
 
@@ -253,6 +268,33 @@ class Algorithm:
         """
         return self.agent.evaluate(num_episodes, deterministic=deterministic, env=env)
 
+    def evaluate_on(
+        self,
+        dataset: "str | Dataset",
+        *,
+        num_updates: int = 20_000,
+        refits: int = 0,
+        gamma: float | None = None,
+        deterministic: bool | None = None,
+        seed: int = 0,
+    ) -> "DatasetEvaluation":
+        """Estimate the discounted return from a dataset, by fitted Q evaluation, without an environment.
+
+        The interval resamples start states of one fit, or with `refits` (such as 10) it is that of as many fits to
+        resampled episodes. Compare `estimate`, `low` and `high` with those of `behaviour`.
+        """
+        from rl_training.experiment.dataset_evaluation import evaluate_on_dataset
+
+        return evaluate_on_dataset(
+            self.agent,
+            dataset,
+            num_updates=num_updates,
+            refits=refits,
+            gamma=gamma,
+            deterministic=deterministic,
+            seed=seed,
+        )
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the agent as a checkpoint folder of safetensors and JSON, which cannot run code when loaded."""
         self.agent.save(path)
@@ -275,17 +317,30 @@ class Algorithm:
         trained it yourself, or with `trust_modules=True`. `overrides` replace settings of the run or the algorithm,
         and its losses.
         """
+        return cls._loaded(path, env, encoder, device, trust_modules, overrides)
+
+    @classmethod
+    def _loaded(
+        cls,
+        path: str | PathLike[str],
+        env: "EnvFactory | str | None" = None,
+        encoder: EncoderClass | None = None,
+        device: str | None = None,
+        trust_modules: bool = False,
+        overrides: dict[str, Any] | None = None,
+        *,
+        for_new_run: bool = False,
+    ) -> Self:
         from rl_training.experiment.loading import load_agent
 
-        if device is not None:
-            overrides["device"] = device
         agent = load_agent(
             path,
             algorithm=None if cls is Algorithm else cls,
             env=env,
             encoder=encoder,
             trust_modules=trust_modules,
-            overrides=overrides,
+            overrides=(overrides or {}) | ({} if device is None else {"device": device}),
+            for_new_run=for_new_run,
         )
         assert agent.given.algorithm is not None
         model = agent.given.algorithm(
@@ -300,9 +355,12 @@ class Algorithm:
         """Return a model that fine-tunes the agent at `path`: `learn` starts a new run from its weights and settings.
 
         Takes the same arguments as `load`. Unlike after `load`, `learn` starts with a new optimizer, new counters and
-        new random streams: `PPO.start_from("runs/RUN", learning_rate=1e-4).learn()`.
+        new random streams: `PPO.start_from("runs/RUN", learning_rate=1e-4).learn()`. An agent that learned from a
+        dataset may continue online: `SAC.start_from("runs/RUN_OF_IQL", dataset_fraction=0.5).learn()`.
         """
-        model = cls.load(path, **options)
+        names = ("env", "encoder", "device", "trust_modules")
+        given = {name: options.pop(name) for name in names if name in options}
+        model = cls._loaded(path, **given, overrides=options, for_new_run=True)
         model._begins_anew = True
         return model
 

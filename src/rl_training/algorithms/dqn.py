@@ -21,7 +21,7 @@ from rl_training.config import UpdatePath
 from rl_training.core.seeding import ACTIONS, UPDATE_NOISE, numpy_generator
 from rl_training.core.state import Counter
 from rl_training.core.types import Numbers, Progress, StepMetrics
-from rl_training.data.dataset_source import DatasetSource
+from rl_training.data.dataset_source import DatasetSource, MixedSource
 from rl_training.data.replay_buffer import Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.policies.explorers import EpsilonGreedyExplorer
@@ -248,7 +248,7 @@ class DQN(Algorithm):
     @staticmethod
     def build_source(
         settings: DQNConfig, context: BuildContext, actor: Actor[QPolicy]
-    ) -> ReplaySource | DatasetSource:
+    ) -> ReplaySource | DatasetSource | MixedSource:
         return build_replay(
             settings,
             context,

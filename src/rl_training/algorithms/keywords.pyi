@@ -50,7 +50,8 @@ class RunKeywords(TypedDict, total=False):
     dataset_fraction: float
     """Part of every batch that comes from the dataset; below 1 the run also collects, for total_timesteps."""
     held_out_fraction: float
-    """Part of the dataset's episodes that is not learned from: metrics report its losses."""
+    """Part of the dataset's episodes that is not learned from: metrics report its losses. Only for runs that learn from
+    a dataset alone; with a dataset_fraction below 1 all episodes are used."""
     max_dataset_memory: int | None
     """Bytes of memory for the dataset; columns that do not fit stay in temporary files, from which each batch is read.
     None is half of the available memory."""
@@ -137,7 +138,7 @@ class RunKeywords(TypedDict, total=False):
     normalize_reward: bool
     """Divide rewards by the running standard deviation of the return; reported returns are not scaled."""
     eval_every_timesteps: int
-    """Environment steps between evaluations; 0 evaluates only at the end."""
+    """Environment steps between evaluations, or updates with a dataset alone; 0 evaluates only at the end."""
     num_eval_episodes: int
     """Episodes per evaluation."""
     best_by: Literal["reward", "success"]
@@ -148,13 +149,14 @@ class RunKeywords(TypedDict, total=False):
     max_eval_episode_steps: int
     """Steps after which an episode of an evaluation or a video is cut off, and marked as such."""
     checkpoint_every_timesteps: int
-    """Environment steps between checkpoints; 0 writes one only at the end."""
+    """Environment steps between checkpoints, or updates with a dataset alone; 0 writes one only at the end."""
     keep_checkpoints: int
     """Number of most recent checkpoints to keep, in addition to the best one."""
     log_every_timesteps: int
-    """Environment steps between rows of the metric files."""
+    """Environment steps between rows of the metric files, or updates with a dataset alone."""
     log_histograms_every: int
-    """Environment steps between histograms of weights, gradients and activations in TensorBoard; 0 writes none."""
+    """Environment steps, or updates with a dataset alone, between histograms of weights, gradients and activations in
+    TensorBoard; 0 writes none."""
     info_keywords: InfoKeywords
     """Numbers in the environment's info that are logged and evaluated, as info/NAME: NAME for the mean over the steps
     of an episode, NAME:last, NAME:sum, NAME:min or NAME:max for the last one, the sum or an extreme."""

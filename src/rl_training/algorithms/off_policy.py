@@ -11,10 +11,10 @@ from rl_training.algorithms.learner import BaseLearner, as_metrics, refuse_singl
 from rl_training.config import AlgorithmConfig
 from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.errors import UserError
-from rl_training.core.seeding import REPLAY, numpy_generator
+from rl_training.core.seeding import DATASET, REPLAY, numpy_generator
 from rl_training.core.spaces.masks import stored_space
 from rl_training.core.types import Numbers, Progress, StepMetrics, UpdateResult
-from rl_training.data.dataset_source import DatasetSource, build_dataset
+from rl_training.data.dataset_source import DatasetSource, MixedSource, build_dataset, shares_of
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
 from rl_training.data.sources import ReplaySource
 from rl_training.models.fast.backend import Backend
@@ -165,21 +165,29 @@ def dataset_source(
     gamma: float,
     n_step: int = 1,
     next_actions: bool = False,
+    collects: bool = False,
 ) -> DatasetSource:
     """Return batches of the dataset; the statistics of the policy become those of the dataset.
 
     With `next_actions`, they also have the action that was recorded after each transition.
     """
     assert context.dataset is not None, "the config names a dataset"
+    alone = context.dataset_fraction == 1.0
+    if not alone and not collects:
+        raise UserError(
+            "dataset_fraction is below 1, but the algorithm learns from recorded data alone; leave it out"
+        )
+    rows = settings.batch_size
     return build_dataset(
         context.dataset,
         actor.policy,
-        batch_size=settings.batch_size,
+        batch_size=rows if alone else shares_of(context.dataset_fraction, rows)[1],
         gamma=gamma,
         n_step=n_step,
-        held_out=context.held_out_fraction,
+        held_out=context.held_out_fraction if alone else 0.0,
         next_actions=next_actions,
         seed=context.seed,
+        stream=REPLAY if alone else DATASET,
     )
 
 
@@ -191,14 +199,17 @@ def build_replay(
     prioritized: bool = False,
     priority_alpha: float = 0.6,
     priority_beta: float = 1.0,
-) -> ReplaySource | DatasetSource:
-    """Return the replay or the dataset that the policy learns from."""
+) -> ReplaySource | DatasetSource | MixedSource:
+    """Return what the policy learns from: replay, a dataset, or both in every batch."""
+    dataset, rows = None, settings.batch_size
     if context.dataset is not None:
-        if prioritized:
-            raise UserError(
-                "prioritized is true, but batches of a dataset are drawn uniformly; set it to false"
-            )
-        return dataset_source(settings, context, actor, gamma=settings.gamma, n_step=settings.n_step)
+        _refuse_beside_dataset(context, actor, prioritized=prioritized)
+        dataset = dataset_source(
+            settings, context, actor, gamma=settings.gamma, n_step=settings.n_step, collects=True
+        )
+        if context.dataset_fraction == 1.0:
+            return dataset
+        rows = shares_of(context.dataset_fraction, rows)[0]
     spec, policy = context.spec, actor.policy
     shape, frames = spec.observation_space.shape, context.frame_stack
     is_stack = frames > 1 and shape is not None and len(shape) > 1 and shape[0] % frames == 0
@@ -214,9 +225,9 @@ def build_replay(
         frame_stack=frames if is_stack else None,
         extra=actor.explorer.columns,
     )
-    return ReplaySource(
+    replay = ReplaySource(
         buffer,
-        batch_size=settings.batch_size,
+        batch_size=rows,
         train_freq=settings.train_freq,
         gradient_steps=settings.gradient_steps,
         learning_starts=settings.learning_starts,
@@ -225,3 +236,17 @@ def build_replay(
         reward_scaler=policy.reward_normalizer,
         observe=policy.observe if policy.normalizer is not None else None,
     )
+    return replay if dataset is None else MixedSource(replay, dataset)
+
+
+def _refuse_beside_dataset(context: BuildContext, actor: Actor[NetworkPolicy], *, prioritized: bool) -> None:
+    """Raise for what the rows of a dataset do not have."""
+    if prioritized:
+        raise UserError("prioritized is true, but batches of a dataset are drawn uniformly; set it to false")
+    if context.spec.masked:
+        raise UserError("a dataset has no action masks; set use_action_masks to off")
+    if actor.explorer.columns:
+        names = ", ".join(column.name for column in actor.explorer.columns)
+        raise UserError(
+            f"the explorer records {names}, which a dataset does not have; use a dataset_fraction of 1"
+        )

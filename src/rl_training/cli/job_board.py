@@ -85,7 +85,7 @@ def table_of(states: Sequence[JobState]) -> Any:
         table.add_column(name, justify="left" if name in ("job", "status") else "right")
     ranked = sorted(states, key=lambda state: order.index(state.status))
     for state in ranked[:SHOWN]:
-        steps = f"{state.steps:,} / {state.job.config.total_timesteps:,}"
+        steps = f"{state.steps:,} / {state.job.config.budget:,}"
         left = "" if state.seconds_left is None else duration(state.seconds_left)
         status = f"{state.status}: {state.error}" if state.error else state.status
         if state.held and state.status == "waiting":
@@ -106,7 +106,7 @@ def _loss(state: JobState) -> str:
 
 
 def _details(state: JobState) -> list[str]:
-    found = [f"{state.steps:,} of {state.job.config.total_timesteps:,} steps"]
+    found = [f"{state.steps:,} of {state.job.config.budget:,} {state.job.config.unit}"]
     if state.seconds_left is not None:
         found.append(f"{duration(state.seconds_left)} left")
     if state.evaluation is not None:

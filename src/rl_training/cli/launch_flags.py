@@ -41,6 +41,8 @@ class LaunchFlags:
     """Folder for all runs and results."""
     total_timesteps: Annotated[int | None, Option(read=read_count, metavar="N")] = None
     """Environment steps per run; by default the preset's."""
+    total_updates: Annotated[int | None, Option(read=read_count, metavar="N")] = None
+    """Updates per run, for presets that learn from a dataset alone; by default the preset's."""
     retry_failed: bool = False
     """Train runs again that have failed."""
 
@@ -58,4 +60,5 @@ class LaunchFlags:
     @property
     def overrides(self) -> dict[str, int]:
         """Settings that replace those of the presets."""
-        return {} if self.total_timesteps is None else {"total_timesteps": self.total_timesteps}
+        given = {"total_timesteps": self.total_timesteps, "total_updates": self.total_updates}
+        return {name: number for name, number in given.items() if number is not None}

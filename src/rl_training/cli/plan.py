@@ -68,7 +68,7 @@ def run(argv: list[str]) -> int:
     flags, config = flags_and_config(argv)
     factory = None if flags.env_factory is None else import_factory(flags.env_factory)
     cores = flags.cores or (usable_cores(),)
-    line = ProgressLine()
+    line = ProgressLine("measuring")
     try:
         found = plans(config, cores, factory=factory, progress=line.show)
     finally:
@@ -110,13 +110,13 @@ def flags_and_config(argv: Sequence[str]) -> tuple[PlanFlags, TrainConfig]:
 class ProgressLine:
     """One line on a terminal's error stream that is overwritten; nothing elsewhere."""
 
-    def __init__(self) -> None:
-        self._shows = sys.stderr.isatty()
+    def __init__(self, what: str) -> None:
+        self._what, self._shows = what, sys.stderr.isatty()
 
     def show(self, text: str) -> None:
         """Replace the line."""
         if self._shows:
-            print(f"\r\x1b[Kmeasuring: {printable(text)}", end="", file=sys.stderr, flush=True)
+            print(f"\r\x1b[K{self._what}: {printable(text)}", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Remove the line."""

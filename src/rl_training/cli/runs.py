@@ -147,7 +147,7 @@ def _sorted(runs: Runs, sort: str, reverse: bool) -> list[RunRecord]:
 
 def _cells(run: RunRecord) -> list[str]:
     steps = f"{number(run.timesteps, ',')} / {number(run.total_timesteps, ',')}" if run.is_run else "-"
-    texts = [either(value) for value in (run.algo, run.env_id, run.seed)]
+    texts = [either(value) for value in (run.algo, run.task, run.seed)]
     scores = [number(value) for value in (run.score, run.best)]
     return [run.name, *texts, run.status, steps, *scores, age(run.started), run.problem or ""]
 
@@ -259,9 +259,11 @@ def _block(title: str, lines: list[str]) -> None:
 
 def _state(run: RunRecord, details: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Run folder", f"{run.path} ({size(details['bytes'])})"
-    yield "Experiment", f"{either(run.algo)} on {either(run.env_id)}, seed {either(run.seed)}"
+    yield "Experiment", f"{either(run.algo)} on {either(run.task)}, seed {either(run.seed)}"
     yield "Status", run.status + (f": {run.problem}" if run.problem else "")
-    yield "Steps", f"{number(run.timesteps, ',')} of {number(run.total_timesteps, ',')}"
+    if run.dataset:
+        yield "Dataset", run.dataset
+    yield run.unit.capitalize(), f"{number(run.timesteps, ',')} of {number(run.total_timesteps, ',')}"
     tenth = f"mean of the last tenth of its {run.num_evaluations} evaluation(s)"
     yield "Score", f"{number(run.score)}, {tenth}; best {number(run.best)}"
     yield "Started", _moment(run.started)
@@ -300,9 +302,13 @@ def _checkpoints(details: dict[str, Any]) -> Iterator[str]:
 def _next(run: RunRecord, details: dict[str, Any]) -> Iterator[str]:
     path = shlex.quote(str(run.path))
     if details["checkpoints"]:
-        yield f"eval {path} --num-episodes 20"
+        if run.env_id or not run.dataset:
+            yield f"eval {path} --num-episodes 20"
+        if run.dataset:
+            yield f"eval {path} --on-dataset {shlex.quote(run.dataset)}"
     if run.status in ("finished", "stopped"):
-        yield f"resume {path} --total-timesteps {2 * (run.timesteps or 0) or 'N'}"
+        budget = "--total-updates" if run.counts_updates else "--total-timesteps"
+        yield f"resume {path} {budget} {2 * (run.timesteps or 0) or 'N'}"
     elif run.status != "running":
         yield f"resume {path}"
     if details["checkpoints"]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import gymnasium
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.algorithms.lookup import config_for, find_algorithm, new_config
+from rl_training.algorithms.lookup import find_algorithm, new_config
 from rl_training.cli.arguments import Argument, Option, arguments_of, parse_values, print_help, wants_help
 from rl_training.cli.env_flags import TWO_ENVIRONMENTS
 from rl_training.cli.exit_codes import command_name
@@ -20,6 +20,7 @@ from rl_training.core.errors import ConfigError, Interrupted, UserError, did_you
 from rl_training.envs.factory import import_factory
 from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint
+from rl_training.experiment.checkpoints.taking_over import for_algorithm
 from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.checkpoints.warm_start import check_trust, inherited_config
 from rl_training.experiment.console import make_console
@@ -46,6 +47,7 @@ start here:
   rl-training train ppo --env-id CartPole-v1 --total-timesteps 1e5 --num-envs 16 --learning-rate 1e-3
 
 rl-training train --start-from RUN --learning-rate 1e-4 fine-tunes from the weights and settings of RUN.
+rl-training train sac --start-from OFFLINE_RUN --dataset-fraction 0.5 continues online, and keeps its data.
 rl-training train ALGORITHM --help lists its settings, and with --config FILE their values there. Those of ppo:
 """
 
@@ -93,7 +95,9 @@ class Train:
     """YAML file or preset with settings; flags override them."""
     start_from: Annotated[str | None, Option(metavar="RUN", once=True)] = None
     """A run, or a saved agent, to fine-tune: the new run starts from its weights, statistics and settings; flags
-    override the settings. Optimizer, counters and random streams are new; the old run is not changed."""
+    override the settings. Optimizer, counters and random streams are new; the old run is not changed. Another ALGORITHM
+    may take over an agent learned from a dataset: td3 one of td3_bc or rebrac, sac one of cql, iql or awac, awac one of
+    iql."""
     env_factory: Annotated[str | None, Option(metavar="MODULE:FUNCTION")] = None
     """A function that builds the environment, instead of --env-id; resume and eval need the flag as well."""
     trust_modules: bool = False
@@ -200,10 +204,8 @@ def _basis(flags: Train, algo: str | None) -> Basis:
                 "--config and --start-from both have settings; give one of them, and flags on top"
             )
         learned = open_checkpoint(flags.start_from, Trust(algorithm, flags.trust_modules))
-        there = learned.config.algo
-        if algorithm is not None and not issubclass(algorithm, learned.algorithm):
-            raise UserError(_for_another(learned.path, there, algo, "run"))
-        return Basis(config_for(algorithm or learned.algorithm, learned.config), learned)
+        learned = for_algorithm(learned, algorithm or learned.algorithm)
+        return Basis(learned.config, learned)
     if flags.trust_modules:
         raise UserError(
             "--trust-modules is for --start-from; modules that you name yourself are imported without it"
@@ -294,6 +296,8 @@ def print_result(result: TrainResult, flags: str = "") -> None:
     print("\nTry next:")
     if "eval/mean_reward" in result.metrics:
         print(f"  {command} eval {run_dir} --num-episodes 20{flags}")
+    if result.offline:
+        print(f"  {command} eval {run_dir} --on-dataset DATASET")
     if _can_record(result.run_dir):
         print(f"  {command} eval {run_dir} --record videos{flags}")
     print(f"  {command} resume {run_dir} {budget} {2 * result.metrics['global_step']}{flags}", flush=True)

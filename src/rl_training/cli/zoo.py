@@ -90,7 +90,7 @@ def _refuse_unknown(flag: str, value: str | None, known: set[str]) -> None:
 
 def _print_table(chosen: Sequence[Preset]) -> None:
     rows = [("preset", "environment", "steps", "score")]
-    rows += [(each.name, each.task, f"{each.total_timesteps:,}", each.about.expected) for each in chosen]
+    rows += [(each.name, each.task, _length(each), each.about.expected) for each in chosen]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     family = None
     for row, preset in zip(rows, [None, *chosen], strict=True):
@@ -98,6 +98,10 @@ def _print_table(chosen: Sequence[Preset]) -> None:
             family = preset.about.family
             print(f"\n{family}")
         print(f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}")
+
+
+def _length(preset: Preset) -> str:
+    return f"{preset.budget:,}" + (" updates" if preset.unit == "updates" else "")
 
 
 def _show(argv: list[str]) -> int:

@@ -48,13 +48,21 @@ class Preset:
     algo: str
     env_id: str
     env_kwargs: Mapping[str, Any]
-    total_timesteps: int
+    budget: int
+    """Steps, or updates if it learns from a dataset alone."""
     about: About
+    dataset: str = ""
+    unit: str = "steps"
 
     @property
     def task(self) -> str:
-        """The environment's name; see `task_name`."""
-        return task_name(self.env_id, self.env_kwargs)
+        """The environment's name, see `task_name`, or the dataset's if it names no environment."""
+        return task_name(self.env_id, self.env_kwargs) if self.env_id else dataset_name(self.dataset)
+
+
+def dataset_name(dataset: str) -> str:
+    """Return the last part of a dataset's path or id."""
+    return dataset.rstrip("/").rpartition("/")[2]
 
 
 def task_name(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
@@ -145,8 +153,11 @@ def read_presets() -> list[Preset]:
     loader, found = getattr(yaml, "CSafeLoader", yaml.SafeLoader), []
     for name, path in presets().items():
         data = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
-        task = data["algo"], data["env_id"], data.get("env_kwargs", {}), data["total_timesteps"]
-        found.append(Preset(name, path, *task, about_of(data, name)))
+        dataset = data.get("dataset") or ""
+        offline = bool(dataset) and data.get("dataset_fraction", 1.0) == 1.0
+        unit, budget = ("updates", "total_updates") if offline else ("steps", "total_timesteps")
+        task = data["algo"], data.get("env_id", ""), data.get("env_kwargs", {}), data[budget]
+        found.append(Preset(name, path, *task, about_of(data, name), dataset, unit))
     return found
 
 

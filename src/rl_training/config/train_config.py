@@ -114,7 +114,8 @@ class TrainConfig(CheckedConfig):
     dataset_fraction: float = 1.0
     """Part of every batch that comes from the dataset; below 1 the run also collects, for total_timesteps."""
     held_out_fraction: float = 0.05
-    """Part of the dataset's episodes that is not learned from: metrics report its losses."""
+    """Part of the dataset's episodes that is not learned from: metrics report its losses. Only for runs that learn from
+    a dataset alone; with a dataset_fraction below 1 all episodes are used."""
     max_dataset_memory: int | None = None
     """Bytes of memory for the dataset; columns that do not fit stay in temporary files, from which each batch is read.
     None is half of the available memory."""
@@ -203,7 +204,7 @@ class TrainConfig(CheckedConfig):
     """Divide rewards by the running standard deviation of the return; reported returns are not scaled."""
 
     eval_every_timesteps: int = 10_000
-    """Environment steps between evaluations; 0 evaluates only at the end."""
+    """Environment steps between evaluations, or updates with a dataset alone; 0 evaluates only at the end."""
     num_eval_episodes: int = 10
     """Episodes per evaluation."""
     best_by: Literal["reward", "success"] = "reward"
@@ -214,14 +215,15 @@ class TrainConfig(CheckedConfig):
     max_eval_episode_steps: int = 30_000
     """Steps after which an episode of an evaluation or a video is cut off, and marked as such."""
     checkpoint_every_timesteps: int = 25_000
-    """Environment steps between checkpoints; 0 writes one only at the end."""
+    """Environment steps between checkpoints, or updates with a dataset alone; 0 writes one only at the end."""
     keep_checkpoints: int = 3
     """Number of most recent checkpoints to keep, in addition to the best one."""
 
     log_every_timesteps: int = 2_000
-    """Environment steps between rows of the metric files."""
+    """Environment steps between rows of the metric files, or updates with a dataset alone."""
     log_histograms_every: int = 0
-    """Environment steps between histograms of weights, gradients and activations in TensorBoard; 0 writes none."""
+    """Environment steps, or updates with a dataset alone, between histograms of weights, gradients and activations in
+    TensorBoard; 0 writes none."""
     info_keywords: InfoKeywords = ()
     """Numbers in the environment's info that are logged and evaluated, as info/NAME: NAME for the mean over the steps
     of an episode, NAME:last, NAME:sum, NAME:min or NAME:max for the last one, the sum or an extreme."""
@@ -308,6 +310,10 @@ class TrainConfig(CheckedConfig):
             found.append("use_action_masks is on, but datasets have no action masks; leave it out")
         if not 0 < self.dataset_fraction <= 1:
             found.append(f"dataset_fraction is {self.dataset_fraction}; use more than 0, and at most 1")
+        if not self.offline and self.held_out_fraction != _default("held_out_fraction"):
+            found.append(
+                "held_out_fraction is given, but with a dataset_fraction below 1 no episodes are held out; leave it out"
+            )
         unused = "total_timesteps" if self.offline else "total_updates"
         if getattr(self, unused) != _default(unused):
             counted = "updates; use total_updates" if self.offline else "steps; use total_timesteps"
@@ -384,6 +390,16 @@ class TrainConfig(CheckedConfig):
         return self.dataset is not None and self.dataset_fraction == 1.0
 
     @property
+    def budget(self) -> int:
+        """The length of the run on its clock: `total_updates` with a dataset alone, otherwise `total_timesteps`."""
+        return self.total_updates if self.offline else self.total_timesteps
+
+    @property
+    def unit(self) -> str:
+        """What its clock counts: `updates` or `steps`."""
+        return "updates" if self.offline else "steps"
+
+    @property
     def task(self) -> str:
         """What the run is about: its environment, or its dataset if there is none."""
         return self.env_id or (self.dataset or "").rstrip("/").rpartition("/")[2]
@@ -421,7 +437,7 @@ class TrainConfig(CheckedConfig):
     def with_overrides(self, **overrides: Any) -> Self:
         """Return a copy with settings of the run or of the algorithm replaced; all problems are reported at once.
 
-        With another engine, settings that it does not have are dropped.
+        With another engine, or with another source of data, settings that it does not have are dropped.
         """
         own = {item.name for item in fields(self)}
         inner = {item.name for item in fields(self.algorithm)}
@@ -431,6 +447,7 @@ class TrainConfig(CheckedConfig):
         if (engine := changes.get("engine", self.engine)) != self.engine:
             numbers = {"num_samplers": "auto", "num_learners": "auto"} if engine == "local" else {}
             changes = (OF_RAY if engine != "ray" else {}) | numbers | changes
+        changes = self._dropped_with_data(changes) | changes
         inner_changes = {name: overrides[name] for name in overrides if name in inner - own}
         if inner_changes:
             algorithm = changes.get("algorithm", self.algorithm)
@@ -443,6 +460,20 @@ class TrainConfig(CheckedConfig):
         if problems:
             raise ConfigError(problems)
         return config
+
+    def _dropped_with_data(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the defaults of settings that the config does not have after these changes of its kind of data."""
+        names = ("dataset", "dataset_fraction")
+        dataset, fraction = (changes.get(name, getattr(self, name)) for name in names)
+        offline = dataset is not None and fraction == 1.0
+        lacks: tuple[str, ...] = ()
+        if dataset is None:
+            lacks = OF_DATASETS
+        elif offline and not self.offline:
+            lacks = ("total_timesteps", *OF_COLLECTING)
+        elif self.offline and not offline:
+            lacks = ("total_updates", "held_out_fraction")
+        return {name: _default(name) for name in lacks}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, every setting resolved."""

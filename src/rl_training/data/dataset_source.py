@@ -12,6 +12,7 @@ from rl_training.core.errors import UserError
 from rl_training.core.seeding import HELD_OUT, REPLAY, generator_state, numpy_generator, set_generator_state
 from rl_training.core.types import ActArrays, ObsArray, Progress, State, StepArrays, UpdateResult, tensors_of
 from rl_training.data.replay_buffer import Transitions
+from rl_training.data.sources import ReplaySource
 from rl_training.datasets.dataset import ROWS_AT_ONCE, Dataset
 
 
@@ -166,9 +167,78 @@ class DatasetSource:
         return {"rng": generator_state(self.rng), "dataset": self.rows.dataset.digest}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue the random stream; raise if it was of another dataset."""
+        """Continue the random stream; raise if it was of another dataset. A run without one leaves it as it is."""
+        if "dataset" not in state:
+            return
         refuse_other_dataset(self.rows.dataset, state["dataset"])
-        set_generator_state(self.rng, state["rng"])
+        set_generator_state(self.rng, state["dataset_rng" if "dataset_rng" in state else "rng"])
+
+
+class MixedSource:
+    """Collects, and yields batches whose first rows are replayed and whose last rows come from a dataset.
+
+    With half of each this is the symmetric sampling of RLPD, arXiv:2302.02948. The replay decides how many batches are
+    due: none before `learning_starts`, as without a dataset.
+    """
+
+    def __init__(self, replay: ReplaySource, dataset: DatasetSource) -> None:
+        """A batch has `replay.batch_size` rows and then `dataset.batch_size` rows."""
+        self.replay, self.dataset = replay, dataset
+        self.steps_per_collect, self.batch_size = (
+            replay.steps_per_collect,
+            replay.batch_size + dataset.batch_size,
+        )
+        self.record_action, self.record_outcome = replay.record_action, replay.record_outcome
+        self.end_collect, self.record_block = replay.end_collect, replay.record_block
+        self.feedback, self.forget = replay.feedback, replay.forget
+
+    def batches(self, progress: Progress) -> Iterator[Transitions]:
+        """Yield the batches that are due, several together."""
+        for replayed in self.replay.batches(progress):
+            count = len(replayed) // self.replay.batch_size
+            yield _alternating(replayed, self.dataset.draw(count * self.dataset.batch_size), count)
+
+    @property
+    def storages(self) -> Mapping[str, Any]:
+        return self.replay.storages
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the replay buffer; the dataset has been read already."""
+        return self.replay.nbytes
+
+    def state_dict(self) -> State:
+        """Return the state of the replay, and the digest and random stream of the dataset."""
+        own = self.dataset.state_dict()
+        return self.replay.state_dict() | {"dataset": own["dataset"], "dataset_rng": own["rng"]}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore both, after the rows of the replay."""
+        self.dataset.load_state_dict(state)
+        self.replay.load_state_dict(state)
+
+
+def _alternating(first: Transitions, second: Transitions, count: int) -> Transitions:
+    """Return `count` batches: rows of the first, then rows of the second, in each of them."""
+
+    def joined(one: Any, other: Any) -> Any:
+        if isinstance(one, dict):
+            return {key: joined(part, other[key]) for key, part in one.items()}
+        parts = (part.unflatten(0, (count, -1)) for part in (one, other.to(one.dtype)))
+        return torch.cat(tuple(parts), 1).flatten(0, 1)
+
+    names = ("obs", "actions", "rewards", "discounts", "next_obs", "indices")
+    return Transitions(**{name: joined(getattr(first, name), getattr(second, name)) for name in names})
+
+
+def shares_of(fraction: float, batch_size: int) -> tuple[int, int]:
+    """Return how many rows of a batch are replayed and how many come from the dataset: at least one of each."""
+    if batch_size < 2:
+        raise UserError(
+            f"batch_size is {batch_size}, but a batch has rows of the dataset and collected ones; use 2 or more"
+        )
+    from_dataset = min(max(round(fraction * batch_size), 1), batch_size - 1)
+    return batch_size - from_dataset, from_dataset
 
 
 def refuse_other_dataset(dataset: Dataset, digest: object) -> None:
@@ -204,9 +274,10 @@ def build_dataset(
     held_out: float = 0.0,
     next_actions: bool = False,
     seed: int,
+    stream: int = REPLAY,
 ) -> DatasetSource:
     """Return a source of batches; the statistics of the policy become those of the dataset."""
     rows = DatasetRows(dataset, gamma=gamma, n_step=n_step, held_out=held_out, next_actions=next_actions)
     take_statistics(policy, rows)
-    rng = numpy_generator(seed, REPLAY)
+    rng = numpy_generator(seed, stream)
     return DatasetSource(rows, batch_size=batch_size, rng=rng, scale=policy.reward_normalizer)

@@ -86,6 +86,16 @@ class Agent:
         """The number of steps (or updates, without an environment) that it was trained for."""
         return self._progress().clock
 
+    @property
+    def unit(self) -> str:
+        """What `timesteps` counts: `steps` or `updates`."""
+        return self._progress().unit
+
+    @property
+    def counts_updates(self) -> bool:
+        """Whether it learned from a dataset alone, so that it counts updates instead of steps."""
+        return self._progress().counts_updates
+
     def predict(self, obs: Any, *, deterministic: bool = True, action_masks: Any = None) -> Array:
         """Return the action in the environment's units for one observation, or actions for a batch.
 

@@ -25,6 +25,7 @@ from rl_training.experiment.checkpoints.folders import open_checkpoint
 from rl_training.experiment.checkpoints.format import Checkpoint, fitting_weights, restoring
 from rl_training.experiment.checkpoints.snapshot import checked_state
 from rl_training.experiment.checkpoints.stored_network import refuse_larger_network
+from rl_training.experiment.checkpoints.taking_over import for_algorithm, takes_over
 from rl_training.experiment.checkpoints.trust import Permission, Trust
 from rl_training.experiment.run_data import data_spec, open_data, settle_environment
 from rl_training.models.encoders import EncoderClass
@@ -34,8 +35,10 @@ from rl_training.policies.base import NetworkPolicy
 def new_agent(config: TrainConfig, given: UserObjects = NO_OBJECTS) -> Agent:
     """Return an agent with initial weights."""
     dataset = open_data(config, given)
+    if dataset is not None:
+        config = settle_environment(config, given, dataset)
     if dataset is not None and config.offline:
-        config, spec = settle_environment(config, given, dataset), data_spec(config, dataset)
+        spec = data_spec(config, dataset)
     else:
         config = with_masks(config, given)
         spec = probe_spec(config, given.factory)
@@ -62,15 +65,16 @@ def load_agent(
     trust_modules: bool = False,
     overrides: Mapping[str, Any] | None = None,
     probe: bool = True,
+    for_new_run: bool = False,
 ) -> Agent:
     """Return the agent at `path`: a saved folder, a run, a checkpoint, or `last`/`best` of one.
 
-    `algorithm` is its class, or a parent or child of it; `encoder` is the class of its encoder. `env` replaces the
-    environment: an id, or a function that builds one; with `probe`, one is built at once to compare the spaces.
-    `overrides` are settings of the run or the algorithm, or losses. A module that the checkpoint names is imported
-    only if this user wrote the checkpoint, or with `trust_modules`.
+    `algorithm` is its class, or a parent or child of it, or with `for_new_run` one that takes over its networks;
+    `encoder` is the class of its encoder. `env` replaces the environment: an id, or a function that builds
+    one; with `probe`, one is built at once to compare the spaces. `overrides` are settings of the run or the algorithm,
+    or losses. Modules that it names are imported only if this user wrote it, or with `trust_modules`.
     """
-    checkpoint = open_checkpoint(path, Trust(algorithm, trust_modules))
+    checkpoint = _opened(path, algorithm, encoder, trust_modules, for_new_run=for_new_run)
     algorithm = loading_class(checkpoint, algorithm)
     changes = dict(overrides or {}) | ({"env_id": env} if isinstance(env, str) else {})
     losses = dict(losses or {}) | algorithm.take_losses(changes)
@@ -101,6 +105,21 @@ def load_agent(
         permission=permission,
         losses=checkpoint.losses,
     )
+
+
+def _opened(
+    path: str | PathLike[str],
+    algorithm: type[Algorithm] | None,
+    encoder: EncoderClass | None,
+    trust_modules: bool,
+    *,
+    for_new_run: bool,
+) -> Checkpoint:
+    checkpoint = open_checkpoint(path, Trust(algorithm, trust_modules))
+    if not for_new_run or algorithm is None or not takes_over(algorithm, checkpoint):
+        return checkpoint
+    given = frozenset[str]() if encoder is None else frozenset(["encoder"])
+    return for_algorithm(checkpoint, algorithm, encoder=encoder, given=given)
 
 
 def _with_weights(policy: NetworkPolicy, checkpoint: Checkpoint) -> NetworkPolicy:

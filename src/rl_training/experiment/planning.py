@@ -6,6 +6,7 @@ from typing import Any
 
 from rl_training.config import TrainConfig
 from rl_training.core.cpu import usable_cores
+from rl_training.core.errors import UserError
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.building import UserObjects
 from rl_training.experiment.cost_measurement import measure_costs
@@ -103,6 +104,11 @@ def plans(
     """Measure a config once and predict its speed on several numbers of cores."""
     if wrong := [number for number in cores if number < 1]:
         raise ValueError(f"cores is {wrong[0]}; use 1 or more")
+    if config.offline:
+        raise UserError(
+            "the config learns from a dataset alone, so there is nothing to collect on several cores; plan is for runs "
+            "with an environment, or with a dataset_fraction below 1"
+        )
     costs = measure_costs(config, UserObjects(factory=factory), progress)
     return [plan_from(costs, number) for number in cores]
 

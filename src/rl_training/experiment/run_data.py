@@ -85,7 +85,12 @@ def settle_environment(
                 raise
             notice(f"the dataset names the environment '{settled.env_id}', which is not used: {error}")
             settled = config
-    if config.offline and settled.use_action_masks == "auto":
+    if not config.offline and not given.has_env(settled):
+        raise UserError(
+            f"dataset_fraction is {config.dataset_fraction:g}, so the run also collects, but there is no environment: "
+            f"dataset '{dataset.name}' names none that is installed; give --env-id (in Python: env_id=...)"
+        )
+    if settled.use_action_masks == "auto":
         settled = settled.with_overrides(use_action_masks="off")
     return settled
 

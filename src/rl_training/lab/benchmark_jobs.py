@@ -37,7 +37,7 @@ def contenders(manifest: Manifest, overrides: Mapping[str, Any]) -> list[Contend
         _overridden(entry.preset, {**manifest.overrides, **entry.overrides, **overrides})
         for entry in manifest.entries
     ]
-    tasks = [task_name(config.env_id, config.env_kwargs) for config in configs]
+    tasks = [task_name(config.task, config.env_kwargs) for config in configs]
     count = Counter((config.algo, task) for config, task in zip(configs, tasks, strict=True))
     found = [
         Contender(

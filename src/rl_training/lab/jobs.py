@@ -44,7 +44,7 @@ class Job:
     @cached_property
     def key(self) -> str:
         """The name of its files: the same for the same config and seed, whatever its display name."""
-        algo, env = algorithm_folder(self.config.algo), safe_name(self.config.env_id)[-MAX_NAME:]
+        algo, env = algorithm_folder(self.config.algo), safe_name(self.config.task)[-MAX_NAME:]
         return f"{algo}__{env}__{self.fingerprint}__seed{self.config.seed}"
 
     def __str__(self) -> str:
@@ -191,10 +191,10 @@ def _head(job: Job, status: str, made_by: Any) -> dict[str, Any]:
         "status": status,
         "name": job.name,
         "algo": config.algo,
-        "env_id": config.env_id,
+        "env_id": config.task,
         "seed": config.seed,
         "fingerprint": job.fingerprint,
-        "total_timesteps": config.total_timesteps,
+        "total_timesteps": config.budget,
         "versions": made_by if isinstance(made_by, dict) else dict(versions()),
     }
 
@@ -230,7 +230,7 @@ class JobState:
         done, seconds = self.steps - self.began_at, time.monotonic() - self.began
         if self.status != "training" or done <= 0:
             return None
-        return max(self.job.config.total_timesteps - self.steps, 0) * seconds / done
+        return max(self.job.config.budget - self.steps, 0) * seconds / done
 
 
 class Board:

@@ -81,7 +81,7 @@ def scored_run(run: RunRecord, *, name: str | None = None, task: str | None = No
         raise UserError(f"{run.path} is not a run ({run.problem}); give a run folder")
     if run.status not in DONE:
         raise UserError(f"{run.path} is not finished ('{run.status}'); use rl-training resume to finish it")
-    if run.algo is None or run.env_id is None or run.seed is None or run.num_damaged:
+    if run.algo is None or run.task is None or run.seed is None or run.num_damaged:
         problem = run.problem or "metadata.json has no algo, env_id and seed"
         raise UserError(f"{run.path} is damaged: {problem}; train it again")
     steps = [int(clock_of(row)) for row in run.evaluations]
@@ -89,9 +89,7 @@ def scored_run(run: RunRecord, *, name: str | None = None, task: str | None = No
         EvaluationPoint(step, float(row["mean_reward"]), seconds)
         for step, row, seconds in zip(steps, run.evaluations, _seconds(run.path, steps), strict=True)
     ]
-    return ScoredRun(
-        run.env_id if task is None else task, run.algo if name is None else name, run.seed, points
-    )
+    return ScoredRun(run.task if task is None else task, run.algo if name is None else name, run.seed, points)
 
 
 def _seconds(run_dir: Path, steps: Sequence[int]) -> list[float | None]:

@@ -51,7 +51,7 @@ def test_every_preset_tells_where_it_comes_from():
         assert about.family, preset.name
         assert about.summary, preset.name
         assert about.source, preset.name
-        assert preset.total_timesteps == load_config(preset.name).total_timesteps
+        assert preset.budget == load_config(preset.name).budget
         assert preset.env_id == load_config(preset.name).env_id
 
 

@@ -194,6 +194,16 @@ class Permission:
         self.refuse_wrappers(config)
         self.refuse_arguments(config)
         self.refuse_counts(config)
+        self.refuse_dataset(config)
+
+    def refuse_dataset(self, config: TrainConfig) -> None:
+        """Raise if an untrusted checkpoint chooses the files that are read as a dataset."""
+        if config.dataset is not None and not self.granted and "dataset" not in self.given:
+            raise UserError(
+                f"{self.source} is not signed by you and would read the dataset '{config.dataset}'; if you trust it, "
+                "give --trust-modules, or with --start-from a --dataset of your own (in Python: trust_modules=True or "
+                "dataset=...)"
+            )
 
     def refuse_counts(self, config: TrainConfig) -> None:
         """Raise if an untrusted checkpoint asks for too many environments, episodes or threads."""

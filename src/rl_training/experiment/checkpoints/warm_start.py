@@ -53,8 +53,8 @@ class WarmStart:
     def notice(self) -> str:
         """The note to show before the run."""
         return (
-            f"it starts with the weights of {self.record['path']}, trained for {self.record['timesteps']:,} steps; its "
-            "optimizer, counters and random streams are new"
+            f"it starts with the weights of {self.record['path']}, trained for {self.record['timesteps']:,} "
+            f"{self.checkpoint.progress.unit}; its optimizer, counters and random streams are new"
         )
 
     @property

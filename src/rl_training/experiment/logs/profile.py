@@ -28,7 +28,7 @@ class RunProfile(Profiler):
     def on_start(self, context: TrainingContext) -> None:
         super().on_start(context)
         self._run_dir, config = context.run_dir, context.config
-        self._title = f"{config.algo} on {config.env_id}, seed {config.seed}"
+        self._title = f"{config.algo} on {config.task}, seed {config.seed}"
 
     def report(self) -> dict[str, Any]:
         """Return the report of the profiler, and the waiting times of the last iterations."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config import TrainConfig, algorithm_config_class
+from rl_training.core.errors import ConfigError
 from rl_training.experiment.checkpoints.folders import POINTERS, read_pointer
 from rl_training.experiment.checkpoints.format import step_of
 from rl_training.experiment.records.read import RunRecord, flattened, scalars
@@ -46,12 +47,19 @@ def changed_settings(run: RunRecord) -> dict[str, Any]:
     ):  # the class is not imported, so only the run's settings are known
         defaults = flattened(TrainConfig(algo="ppo", env_id="CartPole-v1").to_dict() | {"algorithm": {}})
     elif run.algo is not None and algorithm_config_class(run.algo) is not None:
-        defaults = flattened(TrainConfig(algo=run.algo, env_id="CartPole-v1").to_dict())
+        defaults = flattened(_defaults_of(run.algo).to_dict())
     return {
         name: value
         for name, value in run.config.items()
         if name not in IDENTITY and (name not in defaults or value != defaults[name])
     }
+
+
+def _defaults_of(algo: str) -> TrainConfig:
+    try:
+        return TrainConfig(algo=algo, env_id="CartPole-v1")
+    except ConfigError:  # it needs a dataset
+        return TrainConfig(algo=algo, env_id="CartPole-v1", dataset="unnamed")
 
 
 def size_of(folder: Path) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar
 
+from rl_training.config.presets import dataset_name
 from rl_training.config.strict_yaml import MAX_BYTES, read_yaml
 from rl_training.core.errors import UserError, printable, readable
 from rl_training.experiment.checkpoints.locking import is_held
@@ -63,6 +64,11 @@ class RunRecord:
     timesteps: int | None = None
     """Logged steps so far."""
     total_timesteps: int | None = None
+    """Its length; in updates if it learns from a dataset alone, as are `timesteps`."""
+    dataset: str | None = None
+    """The dataset that it learns from."""
+    counts_updates: bool = False
+    """Whether it learns from a dataset alone."""
     score: float | None = None
     """See `SCORE_RULE`."""
     best: float | None = None
@@ -81,6 +87,16 @@ class RunRecord:
     def is_run(self) -> bool:
         """Whether the folder is a run, intact or damaged."""
         return self.status != NO_RUN
+
+    @property
+    def task(self) -> str | None:
+        """Its environment, or the name of its dataset if it has none."""
+        return self.env_id or (dataset_name(self.dataset) if self.dataset else None)
+
+    @property
+    def unit(self) -> str:
+        """What it counts: `steps` or `updates`."""
+        return "updates" if self.counts_updates else "steps"
 
     def metadata_entry(self, name: str) -> Any:
         """Return an entry of the metadata: a scalar, or a list or dict of scalars; None for anything else."""
@@ -134,6 +150,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         problems.append(f"evaluations.jsonl: skipped {len(damaged)} damaged row(s)")
     status, remark = _status(path, files, metadata, held)
     problem = "; ".join([*([remark] if remark else []), *problems]) or None
+    budget = budget_of(path)
     return RunRecord(
         path,
         name,
@@ -141,7 +158,9 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         readable(problem) if problem else None,
         **known,
         timesteps=_timesteps(path, files, metadata),
-        total_timesteps=total_timesteps_of(path),
+        total_timesteps=budget[0],
+        dataset=budget[1],
+        counts_updates=budget[2],
         score=score_of(returns),
         best=max(returns, default=None),
         started=_time(metadata.get("started")),
@@ -271,7 +290,8 @@ def _time(text: object) -> datetime | None:
 
 
 TOTAL = re.compile(rb"^total_timesteps: (\d{1,18})$", re.MULTILINE)
-"""As runs write it; for any other spelling the whole file is parsed as YAML."""
+"""As runs without a dataset write it; for any other spelling the whole file is parsed as YAML."""
+NO_DATASET = re.compile(rb"^dataset: null$", re.MULTILINE)
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -295,10 +315,17 @@ def flattened(settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def total_timesteps_of(run_dir: Path) -> int | None:
-    """Return `total_timesteps` from the config, where `resume --total-timesteps` changes it."""
+def budget_of(run_dir: Path) -> tuple[int | None, str | None, bool]:
+    """Return the length of a run from its config, where `resume` changes it, its dataset, and if it counts updates."""
     path = run_dir / "config.yaml"
     with contextlib.suppress(UserError):
-        found = TOTAL.search(read_plain(path, MAX_BYTES))
-        return as_count(int(found[1]) if found else read_settings(path).get("total_timesteps"))
-    return None
+        text = read_plain(path, MAX_BYTES)
+        found = TOTAL.search(text)
+        if found and (NO_DATASET.search(text) or b"\ndataset:" not in text):
+            return as_count(int(found[1])), None, False
+        settings = read_settings(path)
+        dataset = settings.get("dataset")
+        offline = isinstance(dataset, str) and settings.get("dataset_fraction", 1.0) == 1.0
+        length = settings.get("total_updates" if offline else "total_timesteps")
+        return as_count(length), readable(dataset) if isinstance(dataset, str) else None, offline
+    return None, None, False
