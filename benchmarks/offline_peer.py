@@ -3,7 +3,8 @@
 Same transitions, settings, seeds and number of updates; every side's policy is evaluated here, in the same environment
 with the same seeds. Writes `results/offline_peer.json` after every training, and goes on where it was interrupted; then
 `results/offline_peer.md`, with the difference of mean returns and its 95% interval. d3rlpy drops the last transition of
-a truncated episode; ours bootstraps from its last observation.
+a truncated episode; ours bootstraps from its last observation. Where d3rlpy's discrete CQL copies its target network
+every 200 updates, ours follows with tau 0.005; its squared errors above 1 count linearly.
 """
 
 import argparse
@@ -33,8 +34,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "iql": {
         "learning_rate": 3e-4, "expectile": 0.7, "inverse_temperature": 3.0, "max_weight": 100.0, "tau": 0.005,
     },
-    "cql": {"learning_rate": 3e-4, "alpha": 1.0, "target_update_interval": 1000},
+    "cql": {"learning_rate": 3e-4, "cql_alpha": 1.0, "tau": 0.005},
 }  # fmt: skip
+ITS_OWN: dict[str, dict[str, Any]] = {"cql": {"alpha": 1.0, "target_update_interval": 200}}
+"""Settings that d3rlpy calls otherwise. Its discrete CQL copies the target network every 1 / tau updates."""
 SHARED = {"hidden_sizes": (256, 256), "batch_size": 256, "gamma": 0.99}
 SIDES = ("ours", "d3rlpy")
 
@@ -74,12 +77,10 @@ def mean_return(data: Dataset, act: Callable[[Any], Any], num_episodes: int) -> 
 def ours(algo: str, path: str, data: Dataset, seed: int, flags: argparse.Namespace) -> dict[str, float]:
     """Train our side; return CPU seconds per update and the mean return."""
     with tempfile.TemporaryDirectory() as folder:
-        known = {**SHARED, **SETTINGS[algo]}
-        names = set(ALGORITHMS[algo].config_class.__dataclass_fields__)
         model = ALGORITHMS[algo](
             dataset=path, seed=seed, output_dir=folder, num_threads=1, held_out_fraction=0.0,
             eval_every_timesteps=0, num_eval_episodes=1, checkpoint_every_timesteps=0, log_every_timesteps=10**6,
-            **{name: value for name, value in known.items() if name in names},
+            **SHARED, **SETTINGS[algo],
         )  # fmt: skip
         started = time.process_time()
         model.learn(total_updates=flags.updates, progress=False)
@@ -100,7 +101,12 @@ def d3rlpy(algo: str, path: str, data: Dataset, seed: int, flags: argparse.Names
         columns_of(data, columns)
         command = [flags.d3rlpy, str(HERE / "peer_runners" / "d3rlpy_offline.py"), "--algo", algo]
         command += ["--columns", str(columns), "--policy", str(policy), "--updates", str(flags.updates)]
-        command += ["--seed", str(seed), "--settings", json.dumps({**SHARED, **SETTINGS[algo]})]
+        command += [
+            "--seed",
+            str(seed),
+            "--settings",
+            json.dumps({**SHARED, **SETTINGS[algo], **ITS_OWN.get(algo, {})}),
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
         if done.returncode:
