@@ -68,7 +68,6 @@ def write_minari(recording: Recording, folder: Path, data_format: str = "hdf5") 
     """
     import_minari()
     check_target(folder)
-    folder = folder.absolute()  # Minari needs it
     temporary = folder.with_name(f".{folder.name}.tmp")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -118,7 +117,8 @@ def write_episodes(
     from minari.data_collector.episode_buffer import EpisodeBuffer
     from minari.dataset.minari_storage import MinariStorage
 
-    storage = MinariStorage.new(data, *spaces_of, env_spec, data_format, jpeg_encoding=False)
+    # Minari joins a relative path to itself
+    storage = MinariStorage.new(data.absolute(), *spaces_of, env_spec, data_format, jpeg_encoding=False)
     told: list[dict[str, Any]] = []
 
     def buffers() -> Iterator[EpisodeBuffer]:

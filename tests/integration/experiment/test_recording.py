@@ -327,3 +327,11 @@ def test_an_agent_without_environment_needs_one(tmp_path):
     model = rl_training.BC(tiny_config("bc", tmp_path, env_id="CartPole-v1")).learn(progress=False)
     model.save(tmp_path / "agent")
     assert rl_training.record(tmp_path / "agent", tmp_path / "d", num_episodes=1, env="CartPole-v1").exists()
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_the_folder_may_be_relative(data_format, pole, tmp_path, monkeypatch):
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path)
+    rl_training.record(pole, "below/data", num_episodes=2, data_format=data_format)
+    assert open_dataset("below/data").num_episodes == 2
