@@ -135,19 +135,33 @@ def report(found: dict[str, Any]) -> str:
         "# Learning from data beside d3rlpy 2.8.1",
         "",
         "Mean evaluation returns over seeds; difference ours minus theirs, with its 95% interval over seeds. CPU time",
-        "per update of one thread, in milliseconds, with everything that `fit` and `learn` do.",
+        "per update of one thread, in milliseconds, with everything that `fit` and `learn` do: medians of three rounds",
+        "of 2,000 updates in which the sides take turns, on a machine that did nothing else (`--timing`).",
         "",
         "| algorithm | dataset | updates | seeds | ours | d3rlpy | difference | 95% interval | ms ours | ms d3rlpy |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for key in sorted({name.rpartition("|")[0].rpartition("|")[0] for name in found}):
+    timed, learned = (
+        {k: v for k, v in found.items() if ("|timing|" in k) is wanted} for wanted in (True, False)
+    )
+    for key in sorted({name.rpartition("|")[0].rpartition("|")[0] for name in learned}):
         rows = {
-            side: [v for k, v in sorted(found.items()) if k.startswith(f"{key}|{side}|")] for side in SIDES
+            side: [v for k, v in sorted(learned.items()) if k.startswith(f"{key}|{side}|")] for side in SIDES
         }
         if not all(rows.values()):
             continue
         returns = [[row["return"] for row in rows[side]] for side in SIDES]
-        cost = [1e3 * float(np.mean([row["seconds_per_update"] for row in rows[side]])) for side in SIDES]
+        start = f"{key.rpartition('|')[0]}|timing"
+        cost = [
+            1e3
+            * float(
+                np.median(
+                    [v["seconds_per_update"] for k, v in timed.items() if k.startswith(f"{start}|{side}|")]
+                    or [np.nan]
+                )
+            )
+            for side in SIDES
+        ]
         middle, low, high = difference(*returns)
         algo, data, updates = key.split("|")
         lines.append(
@@ -168,17 +182,21 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--results", type=Path, default=ROOT / "results" / "offline_peer.json")
     parser.add_argument("--d3rlpy", default=str(ROOT / ".venv-d3rlpy" / "bin" / "python"))
+    parser.add_argument("--timing", action="store_true", help="measure CPU time only, in three rounds")
     parser.add_argument("--quick", action="store_true", help="200 updates, 2 seeds, 2 episodes")
     flags = parser.parse_args()
     if flags.quick:
         flags.updates, flags.seeds, flags.episodes = 200, 2, 2
+    if flags.timing:
+        flags.updates, flags.seeds, flags.episodes = 2_000, 3, 1
     found: dict[str, Any] = json.loads(flags.results.read_text()) if flags.results.exists() else {}
     for seed in range(flags.seeds):
         for each in flags.data:
             algo, _, path = each.partition("=")
             data = open_dataset(path)
             for side, measure in zip(SIDES, (ours, d3rlpy), strict=True):
-                key = f"{algo}|{Path(path).name}|{flags.updates}|{side}|{seed}"
+                kind = "timing" if flags.timing else flags.updates
+                key = f"{algo}|{Path(path).name}|{kind}|{side}|{seed}"
                 if key not in found:
                     found[key] = measure(algo, path, data, seed, flags)
                     print(key, found[key], flush=True)
