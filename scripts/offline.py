@@ -50,8 +50,8 @@ TASKS = {
             "td3_bc": NORMALISED,
             "iql": (),
             "awac": ("--batch-size", "256"),
-            "cql": ("--num-sampled-actions", "4"),
             "rebrac": (*NORMALISED, "--batch-size", "256", "--hidden-sizes", "256", "256"),
+            "cql": ("--num-sampled-actions", "4"),
         },
     ),
     "pendulum-medium": Task("Pendulum-v1, medium", 10_000, {"bc": (), "td3_bc": NORMALISED, "iql": ()}),
@@ -67,11 +67,9 @@ def key_of(dataset: str, algo: str, seed: int) -> str:
 
 
 def jobs(names: list[str]) -> Iterator[tuple[str, str, int]]:
-    """Yield dataset, algorithm and seed of every run."""
-    for seed in SEEDS:
-        for name in names:
-            for algo in TASKS[name].sides:
-                yield name, algo, seed
+    """Yield dataset, algorithm and seed of every run, those that take longest last."""
+    found = [(name, algo, seed) for seed in SEEDS for name in names for algo in TASKS[name].sides]
+    yield from sorted(found, key=lambda job: (job[1] == "cql") * TASKS[job[0]].updates)
 
 
 def trained(dataset: str, algo: str, seed: int) -> dict[str, Any]:
@@ -115,6 +113,11 @@ def numbers(low: float | None, value: float, high: float | None) -> str:
     return f"{value:,.1f}" if low is None or high is None else f"{value:,.1f} ({low:,.1f} to {high:,.1f})"
 
 
+def complete(dataset: str, kept: dict[str, Any]) -> list[str]:
+    """Return the algorithms whose runs are all there."""
+    return [algo for algo in TASKS[dataset].sides if all(key_of(dataset, algo, s) in kept for s in SEEDS)]
+
+
 def rows_of(dataset: str, kept: dict[str, Any]) -> Iterator[str]:
     """Yield the lines of a dataset's table."""
     behaviour = open_dataset(str(FOLDER / dataset)).returns()
@@ -122,7 +125,7 @@ def rows_of(dataset: str, kept: dict[str, Any]) -> Iterator[str]:
     yield f"| the behaviour | {numbers(found.low, found.value, found.high)} | | |"
     draws = draw([len(SEEDS)])
     cloned = np.array([np.mean(kept[key_of(dataset, "bc", seed)]["returns"]) for seed in SEEDS])
-    for algo in TASKS[dataset].sides:
+    for algo in complete(dataset, kept):
         scores = np.array([np.mean(kept[key_of(dataset, algo, seed)]["returns"]) for seed in SEEDS])
         own = estimate(mean, [scores], draws)
         apart = estimate(mean, [scores - cloned], draws)
@@ -145,7 +148,7 @@ def page(kept: dict[str, Any]) -> str:
         "listed, to save time. No setting was chosen on these seeds.",
     ]
     for dataset, task in TASKS.items():
-        if any(key_of(*job) not in kept for job in jobs([dataset])):
+        if "bc" not in complete(dataset, kept):
             continue
         settings = "; ".join(f"`{algo}`: {' '.join(flags)}" for algo, flags in task.sides.items() if flags)
         lines += ["", f"## {task.title}", "", f"{task.updates:,} updates. {settings}".rstrip(), ""]
