@@ -35,6 +35,7 @@ TITLES = {
     "pixels": "A small game in pixels",
     "memory": "Tasks that need memory",
     "masked": "Tasks with action masks",
+    "offline": "Learning from a dataset",
 }
 HEAD = """# Zoo
 
@@ -116,6 +117,7 @@ def page() -> str:
             key=lambda preset: (preset.task, preset.name),
         )
         needs = sorted({preset.about.needs for preset in own if preset.about.needs})
+        needs = [text for text in needs if not any(other.startswith(f"{text},") for other in needs)]
         manifest = f"[{family}/{BENCHMARK}.yaml]({family}/{BENCHMARK}.yaml)"
         said = f"Benchmark: {manifest}." + (f" Needs {', '.join(needs)}." if needs else "")
         figures = published_figures(family)
@@ -144,7 +146,7 @@ def row(preset: Preset, published: Published | None) -> str:
     cells = [
         f"[{preset.name}]({preset.about.family}/{zoo_stem(preset.name)}.yaml)",
         preset.task,
-        f"{preset.budget:,}",
+        f"{preset.budget:,}{' updates' if preset.unit == 'updates' else ''}",
         *beside([] if result is None else [run["score"] for run in result["runs"]], published),
         preset.about.source,
     ]

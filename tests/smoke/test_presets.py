@@ -100,3 +100,16 @@ def build_and_step(config):
 @pytest.mark.parametrize("algo", ["ppo", "sac", "td3"])
 def test_presets_of_environments_that_keep_their_world_build_them_anew(algo):
     assert load_config(f"{algo}/bipedal_walker").rebuild_envs == "on"
+
+
+@pytest.mark.parametrize("words", [("zoo", "run", "bc/cartpole_mixed"), ("benchmark", "offline")])
+def test_launches_without_their_dataset_train_nothing(cli, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    outcome = cli(*words, "--seeds", 2)
+    assert outcome.code == 2
+    assert "bc/cartpole_mixed needs the dataset of `make datasets`: dataset " in outcome.sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_preset_of_a_dataset_evaluates_in_the_environment_that_the_dataset_names():
+    assert load_config("bc/cartpole_mixed").env_id == ""

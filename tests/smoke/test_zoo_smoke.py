@@ -22,7 +22,20 @@ def zoo_smoke():
 
 
 def test_every_preset_fits_into_an_instant():
-    assert {zoo_smoke().smoke_config(name).total_timesteps for name in presets()} == {128}
+    configs = [zoo_smoke().smoke_config(name) for name in presets()]
+    assert {config.total_timesteps for config in configs if not config.offline} == {128}
+    assert {config.total_updates for config in configs if config.offline} == {8}
+
+
+def test_presets_without_their_data_are_left_out_and_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    launched = []
+    module = zoo_smoke()
+    monkeypatch.setattr(module, "run_jobs", lambda jobs, *_, **__: (launched.extend(jobs), 0))
+    assert module.main(["ppo/cartpole", "bc/cartpole_mixed"], tmp_path) == 0
+    assert [job.name for job in launched] == ["ppo/cartpole"]
+    wanted = "left out: bc/cartpole_mixed needs datasets/cartpole-mixed: run make datasets"
+    assert wanted in capsys.readouterr().out
 
 
 def test_a_sample_trains(tmp_path, capsys):

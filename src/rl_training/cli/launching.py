@@ -9,10 +9,11 @@ from typing import Any
 from rl_training.cli.exit_codes import command_name
 from rl_training.cli.job_board import make_board
 from rl_training.config import load_config
-from rl_training.config.presets import presets, zoo_stem
-from rl_training.core.errors import RunFault, printable
+from rl_training.config.presets import presets, read_presets, zoo_stem
+from rl_training.core.errors import RunFault, UserError, printable
+from rl_training.datasets.opening import refuse_missing
 from rl_training.experiment.files import write_json
-from rl_training.lab.jobs import Job, Launched, jobs_of
+from rl_training.lab.jobs import Job, JobFolder, Launched, jobs_of
 from rl_training.lab.launcher import launch
 from rl_training.lab.preset_scores import compare_with_results, measured
 from rl_training.version import __version__
@@ -31,6 +32,8 @@ def run_jobs(
     `launching` are arguments of `launch`. `again` is the command that continues, `retry` the one that retries failed
     runs: by default the same with a flag.
     """
+    if launching.get("engine", "process") == "process":
+        _refuse_missing_datasets(jobs, JobFolder(folder))
     launched = launch(jobs, folder, board=make_board(), **launching)
     finished, failed = launched.having("finished"), launched.having("failed")
     earlier = sum(state.earlier for state in finished)
@@ -53,6 +56,21 @@ def run_jobs(
     if stopped_by is not None:
         return launched, 128 + stopped_by
     return launched, 1 if failed else 0
+
+
+def _refuse_missing_datasets(jobs: Sequence[Job], home: JobFolder) -> None:
+    """Raise if a job that is not done needs a dataset that is not on this machine, before any other job is trained."""
+    there = set[str]()
+    for job in jobs:
+        dataset = job.config.dataset
+        if dataset is None or dataset in there or home.record(job) is not None:
+            continue
+        try:
+            refuse_missing(dataset)
+        except UserError as error:
+            needs = next((preset.about.needs for preset in read_presets() if preset.name == job.name), "")
+            raise UserError(f"{job.name} needs {needs or 'its dataset'}: {error}") from None
+        there.add(dataset)
 
 
 def typed(*words: str) -> str:

@@ -167,11 +167,22 @@ def config_from_flags(
     if wants_help(argv):
         print_help(groups, prog, Train.__doc__ or "")
     settings = parse_values([argument for group in groups.values() for argument in group], argv, prog)
+    if base is None:
+        _refuse_no_source(algo, settings, prog)
     try:
         config = (base or new_config(algo, settings)).with_overrides(**settings)
     except ConfigError as error:
         raise ConfigError(error.problems, "settings") from None
     return config, set(settings)
+
+
+def _refuse_no_source(algo: str, settings: Mapping[str, Any], prog: str) -> None:
+    """Raise if neither an environment nor a dataset is named; `new_config` answers for algorithms that need data."""
+    kind = find_algorithm(algo).config_class
+    if kind.needs_dataset or not {"env_id", "dataset"}.isdisjoint(settings):
+        return
+    flags = "--env-id or --dataset" if kind.takes_dataset else "--env-id"
+    raise UserError(f"{prog} needs {flags}; {prog} --help lists all flags")
 
 
 def _setting_groups(algo: str, values: Mapping[str, Any]) -> dict[str, list[Argument]]:

@@ -47,9 +47,18 @@ def open_recording(
             raise UserError(f"dataset '{name}' is neither a file nor a folder")
     except OSError as error:
         raise UserError(f"dataset '{name}' cannot be read: {error.strerror or error}") from error
+    refuse_missing(name)
+    return open_minari(minari_folder(name), name)
+
+
+def refuse_missing(name: str) -> None:
+    """Raise if a name means nothing on this machine; what is there is not opened."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return
     if path.suffix or path.is_absolute():
         raise UserError(f"dataset '{name}' does not exist")
-    return open_minari(minari_folder(name), name)
+    minari_folder(name)
 
 
 def open_dataset(

@@ -37,7 +37,7 @@ class EnvReport:
     remarks: list[str] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
     algorithms: list[str] = field(default_factory=list)
-    """Algorithms that support its action space."""
+    """Algorithms that can train in it: those for its action space that need no dataset."""
 
     @property
     def ok(self) -> bool:
@@ -109,7 +109,8 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
     if report.problems:
         return
     report.facts |= {"observations": space_text(space), "actions": space_text(actions)}
-    report.algorithms = [name for name, face in ALGORITHMS.items() if _takes(face, actions)]
+    online = {name: face for name, face in ALGORITHMS.items() if not face.config_class.needs_dataset}
+    report.algorithms = [name for name, face in online.items() if _takes(face, actions)]
     report.facts["algorithms"] = ", ".join(report.algorithms)
     masks: list[str] = []
     config = with_masks(config, UserObjects(factory=factory), masks.append)

@@ -22,7 +22,7 @@ def test_a_setting_is_answered_with_what_to_do(tiny, cli, flags, remedy):
     outcome = cli("resume", run_dir, *flags)
     assert outcome.code == 2
     assert f"so {flags[0].partition('=')[0]} cannot be changed" in outcome.sentence
-    assert "only --total-timesteps, --max-time, --engine, --num-samplers" in outcome.sentence
+    assert "only --total-timesteps, --total-updates, --max-time, --engine, --num-samplers" in outcome.sentence
     assert remedy in outcome.sentence
 
 

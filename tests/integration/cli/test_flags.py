@@ -85,6 +85,10 @@ def test_flags_that_there_are_not(cli, prog, words, sentence):
             "rl-training train ppo needs --env-id; rl-training train ppo --help lists all flags",
         ),
         (
+            ("train", "sac"),
+            "rl-training train sac needs --env-id or --dataset; rl-training train sac --help lists all flags",
+        ),
+        (
             ("benchmark", "classic", "x"),
             "'x' is one word too many; rl-training benchmark --help lists all flags",
         ),

@@ -50,7 +50,13 @@ class WithSimulator(gymnasium.Env):
 
 def started(*words, **environment):
     folders = os.pathsep.join(
-        [str(Path(__file__).parent), str(ROOT / "tests"), str(ROOT / "tests" / "integration")]
+        [
+            *(
+                str(folder)
+                for folder in (Path(__file__).parent, ROOT / "tests", ROOT / "tests" / "integration")
+            ),
+            *filter(None, [os.environ.get("PYTHONPATH")]),
+        ]
     )
     return subprocess.Popen(
         [sys.executable, *map(str, words)],

@@ -120,7 +120,7 @@ def test_nothing_is_suggested_that_is_not_close(flag, cli):
 
 
 def test_an_unknown_algorithm_is_answered_with_all_of_them(cli):
-    listed = "algorithms are a2c, dqn, "
+    listed = "algorithms are a2c, awac, bc, cql, dqn, "
     assert f"unknown algorithm 'reinforce'; {listed}" in cli("train", "reinforce").sentence
     assert f"unknown algorithm 'pppo'; did you mean 'ppo'? {listed}" in cli("train", "pppo").sentence
     wanted = "'ppo/cartpole' is a config, not an algorithm; use --config ppo/cartpole"
@@ -170,7 +170,7 @@ class TestHelp:
         outcome = cli("train")
         assert outcome.code == 2
         for words in (
-            "a2c, dqn, ppo, recurrent_ppo, sac, td3",
+            "a2c, awac, bc, cql, dqn, iql, ppo, rebrac, recurrent_ppo, sac, td3, td3_bc",
             "train --config ppo/cartpole",
             "train --help",
         ):
@@ -178,7 +178,7 @@ class TestHelp:
 
     def test_help_of_train_lists_algorithms_and_examples_on_lines_of_their_own(self, cli):
         lines = cli("train", "--help").out.splitlines()
-        assert "  a2c, dqn, ppo, recurrent_ppo, sac, td3" in lines
+        assert "  a2c, awac, bc, cql, dqn, iql, ppo, rebrac, recurrent_ppo, sac, td3, td3_bc" in lines
         assert any(line.startswith("  rl-training train ppo --env-id CartPole-v1  ") for line in lines)
         assert not any(line.count("rl-training train") > 1 for line in lines)
 

@@ -9,7 +9,7 @@ from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback
 from support.compared_runs import assert_same_run, crashed, tensors
-from support.configs import SETTINGS
+from support.configs import OFFLINE, ONLINE
 
 
 class ChangeAt(Callback):
@@ -28,7 +28,7 @@ class ChangeAt(Callback):
         self.last = progress.timesteps
 
 
-@pytest.mark.parametrize("algo", sorted(SETTINGS))
+@pytest.mark.parametrize("algo", sorted(ONLINE))
 def test_it_lasts_is_logged_and_survives_an_interruption(tiny, rows, algo):
     config = tiny(
         algo,
@@ -69,3 +69,20 @@ def test_a_wrong_one_is_refused(tiny, wrong):
 
     with pytest.raises(ValueError, match="is not a finite number ≥ 0"):
         train(tiny("ppo"), callbacks=[Wrong()])
+
+
+@pytest.mark.parametrize("algo", OFFLINE)
+def test_it_can_be_set_where_only_updates_count(tiny, rows, algo):
+    class Change(Callback):
+        def on_start(self, context: Any) -> None:
+            self.context = context
+
+        def on_update(self, progress: Any, result: Any) -> None:
+            if progress.clock == 8:
+                self.context.set_learning_rate(5e-2)
+
+    config = tiny(algo, log_every_timesteps=4, learning_rate=1e-3)
+    run = train(config, callbacks=[Change()]).run_dir
+    logged = [row["train/learning_rate"] for row in rows(run / "metrics.jsonl")]
+    assert logged[0] == pytest.approx(1e-3)
+    assert logged[-1] == pytest.approx(5e-2)

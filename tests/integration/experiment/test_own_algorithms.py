@@ -234,7 +234,7 @@ class TestMistakes:
             getattr(tiny_algorithms, name)("CartPole-v1")
 
     def test_an_unknown_name_is_answered_with_the_list(self, cli, tmp_path):
-        listed = r"a2c, dqn, ppo, recurrent_ppo, sac, td3, or module:Class for"
+        listed = r"rebrac, recurrent_ppo, sac, td3, td3_bc, or module:Class for"
         assert re.search(listed, cli("train", "trpo", "--env-id", "CartPole-v1").sentence)
         with pytest.raises(UserError, match=listed):
             TrainConfig(algo="trpo", env_id="CartPole-v1")

@@ -18,7 +18,7 @@ from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback, PauseTraining, StopTraining
 from rl_training.runtime.sampler import LocalSampler
 from support.compared_runs import assert_same_run, crashed
-from support.configs import SETTINGS
+from support.configs import ONLINE
 
 
 class Talker(gymnasium.Env[Any, Any]):
@@ -154,7 +154,7 @@ class Hashing(Callback):
         self.hash, self.steps, self.batches = state["hash"], state["steps"], state["batches"]
 
 
-@pytest.mark.parametrize("algo", sorted(SETTINGS))
+@pytest.mark.parametrize("algo", sorted(ONLINE))
 def test_a_resumed_run_sees_no_step_twice_and_loses_none(tiny, algo, rows):
     config = tiny(algo, checkpoint_every_timesteps=16)
     whole = Hashing()
