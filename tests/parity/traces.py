@@ -30,8 +30,9 @@ from parity_harness import Driven, DrivenByDataset
 from torch import Tensor
 
 from rl_training.config import TrainConfig
-from rl_training.datasets.builder import DatasetBuilder
+from rl_training.datasets.builder import collected
 from rl_training.datasets.dataset import Dataset, RecordedIn
+from rl_training.datasets.recording import Episode, Recording
 from rl_training.envs.tasks import probes
 from support.datasets import episodes_of
 
@@ -155,17 +156,23 @@ def _offline(algo: str, env_id: str = FRAGILE, **settings: Any) -> Case:
     return Case(algo, env_id, OFFLINE | settings)
 
 
+COLUMNS = ("actions", "rewards", "terminations", "truncations")
+
+
 def recorded(env_id: str) -> Dataset:
     """Return a dataset of random actions, in torch's default floating type."""
     env = gymnasium.make(env_id, max_episode_steps=LIMITS[env_id])
-    episodes = episodes_of(env, 20)
-    steps = sum(len(episode["rewards"]) for episode in episodes)
-    builder = DatasetBuilder(env.observation_space, env.action_space, steps, len(episodes))
-    for episode in episodes:
-        columns = {name: np.array(column) for name, column in episode.items()}
-        obs = {"": columns.pop("observations")}
-        builder.add(obs, *(columns[name] for name in ("actions", "rewards", "terminations", "truncations")))
-    return builder.finish("recorded", RecordedIn(env_id))
+    episodes = [
+        Episode({"": np.array(own["observations"])}, *(np.array(own[name]) for name in COLUMNS))
+        for own in episodes_of(env, 20)
+    ]
+    steps = sum(len(episode) for episode in episodes)
+    return collected(
+        Recording(
+            "recorded", env.observation_space, env.action_space, steps, len(episodes), lambda: iter(episodes),
+            RecordedIn(env_id),
+        )
+    )  # fmt: skip
 
 
 CASES: dict[str, Case] = {
