@@ -9,36 +9,43 @@ from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback
 from support.compared_runs import assert_same_run, crashed, tensors
-from support.configs import SETTINGS
+from support.configs import OFFLINE, SETTINGS
 
 
 class ChangeAt(Callback):
-    """Sets the learning rate once, at the first collect that brings the run to so many timesteps."""
+    """Sets the learning rate once, when the run's clock comes to a time: by a collect, or by an update."""
 
     def __init__(self, changes: dict[int, float | None]) -> None:
         self.changes = changes
 
     def on_start(self, context: Any) -> None:
-        self.context, self.last = context, context.start.timesteps
+        self.context, self.last = context, context.start.clock
 
     def on_collect(self, progress: Any) -> None:
+        self._change(progress.clock)
+
+    def on_update(self, progress: Any, result: Any) -> None:
+        if progress.counts_updates:
+            self._change(progress.clock)
+
+    def _change(self, clock: int) -> None:
         for at, value in self.changes.items():
-            if self.last < at <= progress.timesteps:
+            if self.last < at <= clock:
                 self.context.set_learning_rate(value)
-        self.last = progress.timesteps
+        self.last = clock
 
 
 @pytest.mark.parametrize("algo", sorted(SETTINGS))
 def test_it_lasts_is_logged_and_survives_an_interruption(tiny, rows, algo):
     config = tiny(
         algo,
-        total_timesteps=128,
+        **{"total_updates" if algo in OFFLINE else "total_timesteps": 128},
         log_every_timesteps=32,
         checkpoint_every_timesteps=32,
         learning_rate=1e-3,
         learning_rate_schedule="linear",
     )
-    changes = {64: 5e-2, 128: None}
+    changes = {64: 5e-2, 120: None}
     whole = train(config, callbacks=[ChangeAt(changes)]).run_dir
     logged = [row["train/learning_rate"] for row in rows(whole / "metrics.jsonl")]
     assert logged[0] < 1e-3
