@@ -62,8 +62,8 @@ def test_the_numbers_are_the_same(limit):
         outside.obs[np.array([505])]
 
 
-def print_what_becomes_resident(limit):
-    """Print how much memory grows at most while sampling from a dataset on disk, and once all of it is in memory."""
+def what_becomes_resident(limit):
+    """Return how much memory grows at most while sampling from a dataset on disk, and once all of it is in memory."""
     dataset = collected(recording_of(400, 512), limit)  # 80 MiB
     assert dataset.nbytes >= 4 * limit
     before, most, rng = resident(), 0, np.random.default_rng(0)
@@ -72,13 +72,13 @@ def print_what_becomes_resident(limit):
         dataset.observations(rows)
         most = max(most, resident() - before)
     whole = np.asarray(dataset.obs)
-    print(most, resident() - before, len(whole) == len(dataset.obs))
+    return most, resident() - before, len(whole) == len(dataset.obs)
 
 
 def test_what_is_resident_stays_bounded_while_sampling_at_random():
     limit = 16 * MIB
     # in a new process: this one may have memory that it has freed and would use again
-    program = f"import test_disk_columns as own; own.print_what_becomes_resident({limit})"
+    program = f"import test_disk_columns as own; print(*own.what_becomes_resident({limit}))"
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", program],
