@@ -262,28 +262,26 @@ CASES: dict[str, Case] = {
 Checksums = list[tuple[float, float]]
 
 
+def driven_by(case: Case) -> Driven:
+    """Return the parts for a case, with the dataset that it learns from, if it does."""
+    if not case.config.offline:
+        return Driven(case.config)
+    dataset = recorded(case.env_id)
+    assert 0 < dataset.terminated.sum() < dataset.num_episodes, "the trace must cover both kinds of end"
+    return DrivenByDataset(case.config, dataset)
+
+
 def followed(case: Case) -> Iterator[Driven]:
     """Drive a case; yield after each update, in torch's default floating type."""
-    if case.config.offline:
-        dataset = recorded(case.env_id)
-        assert 0 < dataset.terminated.sum() < dataset.num_episodes, "the trace must cover both kinds of end"
-        yield from _learned(case.config, dataset)
-        return
-    driven = Driven(case.config)
+    driven = driven_by(case)
     try:
         for _ in itertools.islice(driven.updates(), UPDATES):
             yield driven
     finally:
-        driven.stepper.close()
-    if case.env_id in LIMITS:
+        driven.close()
+    if case.env_id in LIMITS and not case.config.offline:
         assert driven.stepper.terminations > 0, "the trace must cover finished tasks"
         assert driven.stepper.truncations > 0, "the trace must cover truncated episodes"
-
-
-def _learned(config: TrainConfig, dataset: Dataset) -> Iterator[Driven]:
-    driven = DrivenByDataset(config, dataset)
-    for _ in driven.updates():
-        yield driven
 
 
 def tensors_of(state: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
