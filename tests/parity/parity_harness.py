@@ -120,6 +120,10 @@ class Driven:
         """Spend the budget; return what the updates said."""
         return list(self.updates())
 
+    def close(self) -> None:
+        """Close the environments."""
+        self.stepper.close()
+
 
 def one_by_one(batches: Any, source: Any) -> Iterator[Any]:
     """Yield the batches that a source gives together; a rollout is one."""
@@ -144,6 +148,9 @@ class DrivenByDataset(Driven):
 
     def collect(self) -> None:
         """Do nothing: all data is there."""
+
+    def close(self) -> None:
+        """Do nothing: there are no environments."""
 
 
 class Package(Driven):

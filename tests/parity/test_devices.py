@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from parity_harness import Driven
 from test_update_paths import CATCH, ENCODED, REMEMBERING
 from torch import nn
 from traces import (
@@ -18,6 +17,7 @@ from traces import (
     Case,
     Checksums,
     checksums,
+    driven_by,
     float64_trace,
     one_thread_of,
     read_traces,
@@ -47,7 +47,8 @@ def trained_elsewhere(case: Case) -> tuple[Checksums, set[str]]:
     """Return the trace of a case on the pretend device, and the kinds of transfer inside its updates."""
     trace, waits = [], set[str]()
     with one_thread_of(torch.float64), pretend_device() as device:
-        driven = Driven(replace(case, settings=case.settings | {"device": device}).config)
+        elsewhere = replace(case, settings=case.settings | {"device": device})
+        driven = driven_by(elsewhere)
         update = driven.learner.update
 
         def counted(batch, progress):
@@ -62,7 +63,7 @@ def trained_elsewhere(case: Case) -> tuple[Checksums, set[str]]:
                 isinstance(parameter, PretendTensor) for parameter in driven.learner.policy.parameters()
             )
             trace.append(checksums(driven))
-        driven.stepper.close()
+        driven.close()
     return trace, waits
 
 

@@ -30,8 +30,9 @@ from parity_harness import Driven, DrivenByDataset
 from torch import Tensor
 
 from rl_training.config import TrainConfig
-from rl_training.datasets.builder import DatasetBuilder
+from rl_training.datasets.builder import collected
 from rl_training.datasets.dataset import Dataset, RecordedIn
+from rl_training.datasets.recording import Episode, Recording
 from rl_training.envs.tasks import probes
 from support.datasets import episodes_of
 
@@ -155,17 +156,23 @@ def _offline(algo: str, env_id: str = FRAGILE, **settings: Any) -> Case:
     return Case(algo, env_id, OFFLINE | settings)
 
 
+COLUMNS = ("actions", "rewards", "terminations", "truncations")
+
+
 def recorded(env_id: str) -> Dataset:
     """Return a dataset of random actions, in torch's default floating type."""
     env = gymnasium.make(env_id, max_episode_steps=LIMITS[env_id])
-    episodes = episodes_of(env, 20)
-    steps = sum(len(episode["rewards"]) for episode in episodes)
-    builder = DatasetBuilder(env.observation_space, env.action_space, steps, len(episodes))
-    for episode in episodes:
-        columns = {name: np.array(column) for name, column in episode.items()}
-        obs = {"": columns.pop("observations")}
-        builder.add(obs, *(columns[name] for name in ("actions", "rewards", "terminations", "truncations")))
-    return builder.finish("recorded", RecordedIn(env_id))
+    episodes = [
+        Episode({"": np.array(own["observations"])}, *(np.array(own[name]) for name in COLUMNS))
+        for own in episodes_of(env, 20)
+    ]
+    steps = sum(len(episode) for episode in episodes)
+    return collected(
+        Recording(
+            "recorded", env.observation_space, env.action_space, steps, len(episodes), lambda: iter(episodes),
+            RecordedIn(env_id),
+        )
+    )  # fmt: skip
 
 
 CASES: dict[str, Case] = {
@@ -255,28 +262,26 @@ CASES: dict[str, Case] = {
 Checksums = list[tuple[float, float]]
 
 
+def driven_by(case: Case) -> Driven:
+    """Return the parts for a case, with the dataset that it learns from, if it does."""
+    if not case.config.offline:
+        return Driven(case.config)
+    dataset = recorded(case.env_id)
+    assert 0 < dataset.terminated.sum() < dataset.num_episodes, "the trace must cover both kinds of end"
+    return DrivenByDataset(case.config, dataset)
+
+
 def followed(case: Case) -> Iterator[Driven]:
     """Drive a case; yield after each update, in torch's default floating type."""
-    if case.config.offline:
-        dataset = recorded(case.env_id)
-        assert 0 < dataset.terminated.sum() < dataset.num_episodes, "the trace must cover both kinds of end"
-        yield from _learned(case.config, dataset)
-        return
-    driven = Driven(case.config)
+    driven = driven_by(case)
     try:
         for _ in itertools.islice(driven.updates(), UPDATES):
             yield driven
     finally:
-        driven.stepper.close()
-    if case.env_id in LIMITS:
+        driven.close()
+    if case.env_id in LIMITS and not case.config.offline:
         assert driven.stepper.terminations > 0, "the trace must cover finished tasks"
         assert driven.stepper.truncations > 0, "the trace must cover truncated episodes"
-
-
-def _learned(config: TrainConfig, dataset: Dataset) -> Iterator[Driven]:
-    driven = DrivenByDataset(config, dataset)
-    for _ in driven.updates():
-        yield driven
 
 
 def tensors_of(state: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -18,13 +18,13 @@ class StopAtCollect(Callback):
 
 
 class StopAtUpdate(Callback):
-    """The same after the first update at or after so many timesteps."""
+    """The same after the first update at or after a time of the run's clock: timesteps, or updates."""
 
-    def __init__(self, timesteps: int, error: type[Exception] = PauseTraining) -> None:
-        self.timesteps, self.error = timesteps, error
+    def __init__(self, clock: int, error: type[Exception] = PauseTraining) -> None:
+        self.clock, self.error = clock, error
 
     def on_update(self, progress: Progress, result: UpdateResult) -> None:
-        if progress.timesteps >= self.timesteps:
+        if progress.clock >= self.clock:
             raise self.error("stopped here")
 
 

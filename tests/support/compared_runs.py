@@ -15,10 +15,10 @@ class Crash(Exception):
     pass
 
 
-def crashed(config, timesteps: int, callbacks=()) -> Path:
+def crashed(config, clock: int, callbacks=()) -> Path:
     before = set(Path(config.output_dir).glob("*"))
     with pytest.raises(Crash):
-        train(config, callbacks=[*callbacks, StopAtUpdate(timesteps, Crash)])
+        train(config, callbacks=[*callbacks, StopAtUpdate(clock, Crash)])
     (run_dir,) = set(Path(config.output_dir).glob("*")) - before
     return run_dir
 

@@ -102,13 +102,6 @@ class SACConfig(SACUpdateConfig, ContinuousConfig):
         return found
 
 
-def sac_targets(
-    rows: Transitions, next_values: Numbers, next_logprobs: Numbers, alpha: Numbers, xp: Any
-) -> Numbers:
-    """Return the targets of the critics [B]: reward + discount * (smallest next value - alpha * next logprob)."""
-    return rows.rewards + rows.discounts * (xp.amin(next_values, axis=0) - alpha * next_logprobs)
-
-
 def sac_critic_loss(minibatch: Mapping[str, Tensor]) -> Tensor:
     """Return 0.5 * mean((value - target)^2), summed over critics: `values` [M, B], `targets` [B]. Pure."""
     return 0.5 * (minibatch["values"] - minibatch["targets"]).square().mean(1).sum()
@@ -253,12 +246,16 @@ class SACLearner(ContinuousLearner):
     def _targets(
         self, rows: Transitions, next_params: Numbers, noise: Numbers, alpha: Numbers, subset: Numbers | None
     ) -> Numbers:
-        """Return the targets of the critics [B], given the actor's outputs for the next observations."""
+        """Return the targets of the critics [B], given the actor's outputs for the next observations.
+
+        They are reward + discount * (smallest next value - alpha * next logprob).
+        """
         next_actions, next_logprobs, _ = self.policy.sampled(next_params, noise, self.backend)
         with torch.no_grad():
             next_values = self.target_run(rows.next_obs, next_actions)
         next_values = next_values if subset is None else next_values[subset]
-        return sac_targets(rows, next_values, next_logprobs, alpha, self.backend.xp)
+        smallest = self.backend.xp.amin(next_values, axis=0)
+        return rows.rewards + rows.discounts * (smallest - alpha * next_logprobs)
 
     def _actor_pass(
         self, noise: Numbers, alpha: Numbers, use_mean: bool, rows: Transitions, place: slice

@@ -77,7 +77,7 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, 
         (folder_module, "write_json", 1),
         (folder_module, "write_bytes", 2),
         (folder_module, "_sync_files", 1),
-        (record_module, "write_minari", 1),
+        (record_module, "write_episodes", 1),
         (folder_module.os, "replace", EPISODES + 2),  # after the settings and the files: the dataset itself
         (folder_module.RecordingFolder, "tidy", 1),
     ],
@@ -107,7 +107,7 @@ def test_written_episodes_are_not_played_again(agent, tmp_path, monkeypatch):
 
 def test_a_half_written_file_or_one_after_a_gap_does_not_count(agent, whole, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
-        dying_at(patch, record_module, "write_minari", 1, before=True)
+        dying_at(patch, record_module, "write_episodes", 1, before=True)
         with pytest.raises(Killed):
             made(agent, tmp_path / "d")
     episodes = tmp_path / "d" / "episodes"
@@ -119,7 +119,7 @@ def test_a_half_written_file_or_one_after_a_gap_does_not_count(agent, whole, tmp
 
 def test_a_damaged_file_is_named_with_its_remedy(agent, whole, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
-        dying_at(patch, record_module, "write_minari", 1, before=True)
+        dying_at(patch, record_module, "write_episodes", 1, before=True)
         with pytest.raises(Killed):
             made(agent, tmp_path / "d")
     part = sorted((tmp_path / "d" / "episodes").iterdir())[1]

@@ -9,36 +9,43 @@ from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback
 from support.compared_runs import assert_same_run, crashed, tensors
-from support.configs import OFFLINE, ONLINE
+from support.configs import OFFLINE, SETTINGS
 
 
 class ChangeAt(Callback):
-    """Sets the learning rate once, at the first collect that brings the run to so many timesteps."""
+    """Sets the learning rate once, when the run's clock comes to a time: by a collect, or by an update."""
 
     def __init__(self, changes: dict[int, float | None]) -> None:
         self.changes = changes
 
     def on_start(self, context: Any) -> None:
-        self.context, self.last = context, context.start.timesteps
+        self.context, self.last = context, context.start.clock
 
     def on_collect(self, progress: Any) -> None:
+        self._change(progress.clock)
+
+    def on_update(self, progress: Any, result: Any) -> None:
+        if progress.counts_updates:
+            self._change(progress.clock)
+
+    def _change(self, clock: int) -> None:
         for at, value in self.changes.items():
-            if self.last < at <= progress.timesteps:
+            if self.last < at <= clock:
                 self.context.set_learning_rate(value)
-        self.last = progress.timesteps
+        self.last = clock
 
 
-@pytest.mark.parametrize("algo", sorted(ONLINE))
+@pytest.mark.parametrize("algo", sorted(SETTINGS))
 def test_it_lasts_is_logged_and_survives_an_interruption(tiny, rows, algo):
     config = tiny(
         algo,
-        total_timesteps=128,
+        **{"total_updates" if algo in OFFLINE else "total_timesteps": 128},
         log_every_timesteps=32,
         checkpoint_every_timesteps=32,
         learning_rate=1e-3,
         learning_rate_schedule="linear",
     )
-    changes = {64: 5e-2, 128: None}
+    changes = {64: 5e-2, 120: None}
     whole = train(config, callbacks=[ChangeAt(changes)]).run_dir
     logged = [row["train/learning_rate"] for row in rows(whole / "metrics.jsonl")]
     assert logged[0] < 1e-3
@@ -69,20 +76,3 @@ def test_a_wrong_one_is_refused(tiny, wrong):
 
     with pytest.raises(ValueError, match="is not a finite number ≥ 0"):
         train(tiny("ppo"), callbacks=[Wrong()])
-
-
-@pytest.mark.parametrize("algo", OFFLINE)
-def test_it_can_be_set_where_only_updates_count(tiny, rows, algo):
-    class Change(Callback):
-        def on_start(self, context: Any) -> None:
-            self.context = context
-
-        def on_update(self, progress: Any, result: Any) -> None:
-            if progress.clock == 8:
-                self.context.set_learning_rate(5e-2)
-
-    config = tiny(algo, log_every_timesteps=4, learning_rate=1e-3)
-    run = train(config, callbacks=[Change()]).run_dir
-    logged = [row["train/learning_rate"] for row in rows(run / "metrics.jsonl")]
-    assert logged[0] == pytest.approx(1e-3)
-    assert logged[-1] == pytest.approx(5e-2)

@@ -18,7 +18,7 @@ from rl_training.experiment.start import train
 from rl_training.runtime.callbacks import Callback, PauseTraining, StopTraining
 from rl_training.runtime.sampler import LocalSampler
 from support.compared_runs import assert_same_run, crashed
-from support.configs import ONLINE
+from support.configs import OFFLINE, ONLINE
 
 
 class Talker(gymnasium.Env[Any, Any]):
@@ -154,7 +154,7 @@ class Hashing(Callback):
         self.hash, self.steps, self.batches = state["hash"], state["steps"], state["batches"]
 
 
-@pytest.mark.parametrize("algo", sorted(ONLINE))
+@pytest.mark.parametrize("algo", ONLINE)
 def test_a_resumed_run_sees_no_step_twice_and_loses_none(tiny, algo, rows):
     config = tiny(algo, checkpoint_every_timesteps=16)
     whole = Hashing()
@@ -165,6 +165,19 @@ def test_a_resumed_run_sees_no_step_twice_and_loses_none(tiny, algo, rows):
     assert again.state_dict() == whole.state_dict()
     assert whole.steps == 32
     assert whole.batches > 0
+    assert_same_run(killed, folder, rows)
+
+
+@pytest.mark.parametrize("algo", OFFLINE)
+def test_a_resumed_run_that_collects_nothing_sees_no_batch_twice_and_loses_none(tiny, algo, rows):
+    config = tiny(algo, checkpoint_every_timesteps=4)
+    whole = Hashing()
+    folder = train(config, callbacks=[whole]).run_dir
+    killed = crashed(config, 11, callbacks=[Hashing()])
+    again = Hashing()
+    resume(killed, callbacks=[again])
+    assert again.state_dict() == whole.state_dict()
+    assert (whole.steps, whole.batches) == (0, 16)
     assert_same_run(killed, folder, rows)
 
 
