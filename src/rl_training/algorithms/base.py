@@ -193,10 +193,13 @@ class Algorithm:
         offline = self.config.offline
         wrong, right = (total_timesteps, total_updates) if offline else (total_updates, total_timesteps)
         if wrong is not None:
-            counts = "updates; use learn(total_updates=N)" if offline else "steps; use learn(total_timesteps)"
-            raise UserError(
-                f"{type(self).__name__} {'with' if offline else 'without'} a dataset counts {counts}"
+            counts = (
+                "updates; use learn(total_updates=N)" if offline else "steps; use learn(total_timesteps=N)"
             )
+            what = "with a dataset" if offline else "without a dataset"
+            if self.config.dataset is not None and not offline:
+                what = f"with dataset_fraction {self.config.dataset_fraction:g}"
+            raise UserError(f"{type(self).__name__} {what} counts {counts}")
         return right
 
     def _begun(self, start_from: Any, given: int | None) -> tuple[TrainConfig, dict[str, Any]]:
@@ -391,10 +394,10 @@ class Algorithm:
         return figure
 
     def __repr__(self) -> str:
-        task = (
-            {"dataset": repr(self.config.dataset)} if self.config.offline else {"env_id": repr(self.env_id)}
-        )
-        facts = task | {"seed": str(self.config.seed)}
+        facts = {"env_id": repr(self.env_id)} if self.env_id or self.config.dataset is None else {}
+        if self.config.dataset is not None:
+            facts = {"dataset": repr(self.config.dataset)}
+        facts["seed"] = str(self.config.seed)
         count = "updates" if self.config.offline else "timesteps"
         facts[count] = f"{0 if self._agent is None else self._agent.timesteps:_}"
         with contextlib.suppress(Exception):  # the run folder may be damaged or gone

@@ -156,9 +156,9 @@ def import_table(argv: list[str]) -> int:
     from rl_training.datasets.opening import open_recording
     from rl_training.datasets.tables import NAMES, TableOptions
 
-    folder = Path(flags.to)
+    folder = Path(flags.to).expanduser()
     check_target(folder)
-    if not Path(flags.table).is_file():
+    if not Path(flags.table).expanduser().is_file():
         raise UserError(f"there is no file {flags.table}; give a table (.npz, .csv, .parquet)")
     options = TableOptions(
         **{name: getattr(flags, name) for name in NAMES},
@@ -205,7 +205,7 @@ def merge(argv: list[str]) -> int:
     from rl_training.datasets.recording import merged
     from rl_training.experiment.run_recording import read_run
 
-    folder = Path(flags.to)
+    folder = Path(flags.to).expanduser()
     check_target(folder)
     recording = merged([open_recording(name, read_run=read_run) for name in flags.datasets], flags.to)
     _written(folder, write_minari(recording, folder, flags.format), recording.remarks)
@@ -220,17 +220,18 @@ def split(argv: list[str]) -> int:
             "dataset split needs a dataset, and one folder per fraction: rl-training dataset split DIR --fractions 0.9 "
             "0.1 --to TRAIN TEST"
         )
-    if len(set(flags.to)) < len(flags.to):
+    folders = [Path(folder).expanduser() for folder in flags.to]
+    if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("two parts have the same folder; give them different ones")
     from rl_training.datasets.minari_writing import check_target, write_minari
     from rl_training.datasets.opening import open_recording
     from rl_training.datasets.recording import split as parts_of
     from rl_training.experiment.run_recording import read_run
 
-    for folder in flags.to:
-        check_target(Path(folder))
+    for folder in folders:
+        check_target(folder)
     recording = open_recording(flags.dataset, read_run=read_run)
-    for part in parts_of(recording, list(flags.fractions), flags.seed, list(flags.to)):
+    for part in parts_of(recording, list(flags.fractions), flags.seed, list(map(str, folders))):
         _written(Path(part.name), write_minari(part, Path(part.name), flags.format), part.remarks)
     return 0
 

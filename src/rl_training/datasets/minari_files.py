@@ -50,8 +50,8 @@ def minari_folder(name: str) -> Path:
     found = Path(get_dataset_path("")) / name
     if ".." in PurePosixPath(name).parts or not is_minari_folder(found):
         raise UserError(
-            f"dataset '{name}' is neither a file or a folder nor a Minari dataset on this machine; give a path, or "
-            f"download it first: minari download {name}"
+            f"dataset '{name}' is neither a file nor a folder in {Path.cwd()}, nor a Minari dataset on this machine; "
+            f"give a path, or download it first: minari download {name}"
         )
     return found
 

@@ -40,6 +40,10 @@ def open_recording(
                 return open_minari(path, name)
             if read_run is not None and (path / "config.yaml").is_file():
                 return read_run(path)
+            if (path / "recording.json").is_file():
+                raise UserError(
+                    f"dataset '{name}' is an unfinished recording; repeat its command to finish it"
+                )
             raise UserError(f"dataset '{name}' is a folder without a dataset; give a Minari dataset or a run")
         if path.is_file():
             return open_table(path, name, spaces, options or TableOptions())
@@ -56,8 +60,9 @@ def refuse_missing(name: str) -> None:
     path = Path(name).expanduser()
     if path.exists():
         return
-    if path.suffix or path.is_absolute():
-        raise UserError(f"dataset '{name}' does not exist")
+    if path.suffix or path.is_absolute() or path.parts[:1] == ("..",):
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise UserError(f"dataset '{name}' does not exist{where}")
     minari_folder(name)
 
 

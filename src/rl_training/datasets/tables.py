@@ -162,7 +162,7 @@ def _vector(columns: dict[str, Array], base: str) -> Array:
 
 
 def _kind_problems(part: Array) -> list[str]:
-    if part.dtype.kind in "biuf":
+    if part.dtype.kind in "biuf" or not len(part):
         return []
     what = "text" if part.dtype.kind in "USO" else str(part.dtype)
     return [f"are {what} instead of numbers"]

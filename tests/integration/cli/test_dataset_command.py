@@ -54,6 +54,16 @@ def test_import_with_named_columns(cli, table, tmp_path):
     assert found.terminated.tolist() == [False, False, True] * 3
 
 
+def test_a_tilde_is_the_home_folder_where_datasets_are_written_too(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    folder = tiny_dataset("CartPole-v1")
+    assert cli("dataset", "merge", folder, folder, "--to", "~/m").code == 0
+    assert cli("dataset", "split", "~/m", "--fractions", "0.5", "0.5", "--to", "~/a", "~/b").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "m"]
+    assert open_dataset("~/a").num_episodes == 12
+
+
 def test_merge_and_split(cli, table, tmp_path):
     folder = tiny_dataset("CartPole-v1")
     assert cli("dataset", "merge", folder, folder, "--to", str(tmp_path / "m")).code == 0
@@ -86,6 +96,7 @@ def test_merge_and_split(cli, table, tmp_path):
         (["merge", "t.csv", "--to", "new"], "needs two datasets and --to"),
         (["split", "t.csv", "--to", "new"], "one folder per fraction"),
         (["split", "t.csv", "--to", "new", "new"], "two parts have the same folder"),
+        (["split", "t.csv", "--to", "new", "./new"], "two parts have the same folder"),
     ],
 )
 def test_a_mistake_is_one_error_and_nothing_is_written(words, culprit, cli, table, monkeypatch):

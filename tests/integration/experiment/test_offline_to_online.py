@@ -227,3 +227,12 @@ def test_algorithms_for_data_alone_do_not_collect(algo, tmp_path):
     with pytest.raises(UserError, match="learns from recorded data alone"):
         train(config.with_overrides(dataset_fraction=0.5))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_mixes_says_what_it_counts_and_shows_its_dataset():
+    model = SAC(dataset="data", dataset_fraction=0.5)
+    with pytest.raises(
+        UserError, match=r"SAC with dataset_fraction 0.5 counts steps; use learn\(total_timesteps=N\)"
+    ):
+        model.learn(total_updates=3)
+    assert repr(model) == "SAC(dataset='data', seed=0, timesteps=0)"

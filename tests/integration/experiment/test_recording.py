@@ -335,3 +335,10 @@ def test_the_folder_may_be_relative(data_format, pole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rl_training.record(pole, "below/data", num_episodes=2, data_format=data_format)
     assert open_dataset("below/data").num_episodes == 2
+
+
+def test_the_folder_may_begin_with_a_tilde(pole, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert rl_training.record(pole, "~/data", num_episodes=1) == tmp_path / "data"
+    assert open_dataset("~/data").num_episodes == 1

@@ -125,6 +125,12 @@ def lying_npz(folder):
     return path
 
 
+def unfinished_recording(folder):
+    (folder / "recording.json").write_text("{}")
+    (folder / "episodes").mkdir()
+    return folder
+
+
 def unreadable(folder):
     path = npz()(folder)
     path.chmod(0)
@@ -232,6 +238,7 @@ BAD = {
     ),
     "CSV with a short row": (csv("observations_0,actions,rewards,terminations\n1,1\n"), "cannot be read"),
     "empty CSV": (csv(""), "cannot be read"),
+    "CSV with a header only": (csv("observations_0,actions,rewards,terminations\n"), ": it has no rows"),
     "Parquet with ragged vectors": (
         parquet_of(
             observations=[[1.0], [1.0, 2.0]], actions=[0, 1], rewards=[0.0, 1.0], terminations=[False, True]
@@ -305,11 +312,12 @@ BAD = {
         "it has no episodes",
     ),
     # places
+    "an unfinished recording": (unfinished_recording, "unfinished recording; repeat its command"),
     "an empty folder": (lambda folder: folder, "folder without a dataset"),
     "nothing": (lambda folder: folder / "none.npz", "does not exist"),
     "an id outside of Minari's folder": (
         lambda folder: "../../secret",
-        "nor a Minari dataset on this machine",
+        "'../../secret' does not exist in /",
     ),
 }
 

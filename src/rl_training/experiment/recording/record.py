@@ -72,7 +72,7 @@ def record(
         noise=float(noise), random_fraction=float(random_fraction), seed=seed, deterministic=deterministic,
     )  # fmt: skip
     behaviour.refuse_wrong(len(sources), num_episodes)
-    folder = RecordingFolder(Path(to))
+    folder = RecordingFolder(Path(to).expanduser())
     folder.refuse_foreign()
     agents = load_all(sources, env, trust_modules=trust_modules)
     refuse_links(folder.path, agents)
