@@ -48,10 +48,12 @@ def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
             if isinstance(space, other.action_spaces)
             and other.config_class.needs_dataset == algorithm.config_class.needs_dataset
         ]
+        *first, last = others
+        named = f"{', '.join(first)} or {last}" if first else last
         kind = "continuous" if wanted is spaces.Box else "discrete"
         raise UserError(
             f"{algorithm.name} needs {kind} actions, but the action space is {type(space).__name__}; "
-            f"use {', '.join(others[:-1])} or {others[-1]}, or an environment with {wanted.__name__} actions"
+            f"use {named}, or an environment with {wanted.__name__} actions"
         )
     bounds = [space.low, space.high] if algorithm.bounded_actions and isinstance(space, spaces.Box) else []
     if not all(np.isfinite(bound).all() for bound in bounds):

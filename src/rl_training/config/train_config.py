@@ -537,7 +537,7 @@ def config_from_dict(
         known = {key: settings[key] for key in settings if key in inner_names}
         values["algorithm"], wrong = _with_settings(config_class(), known)
         problems += [f"algorithm.{problem}" for problem in wrong]
-    required = {"algo": "ppo"} if values.get("dataset") is not None else {"algo": "ppo", "env_id": "missing"}
+    required = {"algo": "bc"} if values.get("dataset") is not None else {"algo": "ppo", "env_id": "missing"}
     problems += [f"key '{name}' is missing" for name in required if name not in values]
     try:
         config = TrainConfig(**required | values)

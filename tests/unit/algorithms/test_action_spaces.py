@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium import Space, spaces
 
-from rl_training.algorithms import ALGORITHMS, DQN, SAC, TD3, refuse_actions
+from rl_training.algorithms import ALGORITHMS, DQN, SAC, TD3, TD3BC, refuse_actions
 from rl_training.core.errors import UserError
 
 BOX = spaces.Box(np.array([-1.0, -3.0], np.float32), np.array([1.0, 5.0], np.float32))
@@ -51,6 +51,11 @@ def test_dqn_refuses_other_than_one_discrete_choice(space: Space[Any]) -> None:
         f"dqn needs discrete actions, but the action space is {type(space).__name__}; "
         f"use {others}, or an environment with Discrete actions"
     )
+
+
+def test_the_only_algorithm_for_a_dataset_is_named_alone() -> None:
+    with pytest.raises(UserError, match="is MultiDiscrete; use bc, or an environment with Box actions"):
+        refuse_actions(TD3BC, spaces.MultiDiscrete([2, 3]))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -640,3 +640,12 @@ def test_another_engine_drops_what_it_does_not_have():
     assert config.with_overrides(engine="ray").ray_address == "auto"
     with pytest.raises(ConfigError, match="num_samplers is 2, but engine 'local' has one process"):
         process.with_overrides(engine="local", num_samplers=2)
+
+
+def test_a_file_with_a_dataset_names_no_environment():
+    config = config_from_dict({"algo": "td3_bc", "dataset": "data"})
+    assert (config.env_id, config.dataset) == ("", "data")
+    assert load_config(ROOT / "configs/td3_bc/pendulum_mixed.yaml").env_id == ""
+    with pytest.raises(ConfigError, match="key 'algo' is missing") as raised:
+        config_from_dict({"dataset": "data"})
+    assert len(raised.value.problems) == 1
