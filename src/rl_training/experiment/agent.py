@@ -289,11 +289,13 @@ def agent_facts(
     }
 
 
-def check_spaces(source: object, config: TrainConfig, found: EnvSpec, trained: EnvSpec) -> None:
-    """Raise if an environment has other spaces than those that `source` was trained with."""
+def check_spaces(
+    source: object, config: TrainConfig, found: EnvSpec, trained: EnvSpec, verb: str = "was trained with"
+) -> None:
+    """Raise if an environment has other spaces than those that `source` was trained with, or has."""
     for name in SPACES:
         saved, now = space_text(getattr(trained, name)), space_text(getattr(found, name))
         if saved != now:
             raise UserError(
-                f"{source} was trained with {name} {saved}, but environment '{config.env_id}' now has {now}"
+                f"{source} {verb} {name} {saved}, but environment '{config.env_id}' now has {now}"
             )

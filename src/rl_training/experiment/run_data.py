@@ -79,7 +79,7 @@ def settle_environment(
     if given.has_env(settled):
         try:
             found = probe_spec(settled.with_overrides(use_action_masks="off"), given.factory)
-            check_spaces(f"dataset {dataset.name}", settled, found, data_spec(config, dataset))
+            check_spaces(f"dataset {dataset.name}", settled, found, data_spec(config, dataset), "has")
         except UserError as error:
             if own or not config.offline:
                 raise
