@@ -150,8 +150,11 @@ def page(kept: dict[str, Any]) -> str:
     for dataset, task in TASKS.items():
         if "bc" not in complete(dataset, kept):
             continue
-        settings = "; ".join(f"`{algo}`: {' '.join(flags)}" for algo, flags in task.sides.items() if flags)
-        lines += ["", f"## {task.title}", "", f"{task.updates:,} updates. {settings}".rstrip(), ""]
+        there = complete(dataset, kept)
+        shown = [f"`{algo}`: `{' '.join(task.sides[algo])}`" for algo in there if task.sides[algo]]
+        lines += ["", f"## {task.title}", "", f"{task.updates:,} updates. {'; '.join(shown)}".rstrip(), ""]
+        if missing := [f"`{algo}`" for algo in task.sides if algo not in there]:
+            lines += [f"Not measured with all seeds yet: {', '.join(missing)}.", ""]
         lines += ["| | return | by seed | minus `bc` |", "|---|---|---|---|"]
         lines += rows_of(dataset, kept)
     return "\n".join(lines) + "\n"
