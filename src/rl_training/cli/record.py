@@ -1,5 +1,7 @@
 """`rl-training record`: play episodes with trained agents and write them as a dataset."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -43,6 +45,16 @@ class Record:
     """Import the modules that someone else's run names for algorithm, environment, wrappers, encoder and schedules."""
 
 
+@contextlib.contextmanager
+def _resumable() -> Iterator[None]:
+    """Say after an interruption how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.args = stop.args or ("interrupted; repeat the same command to go on",)
+        raise
+
+
 def run(argv: list[str]) -> int:
     """Parse the flags, record and print."""
     flags = parse(Record, argv, "rl-training record")
@@ -51,7 +63,7 @@ def run(argv: list[str]) -> int:
     def say(text: str) -> None:
         print(printable(text), flush=True)
 
-    with closing_on_sigterm():
+    with closing_on_sigterm(), _resumable():
         done = record(
             flags.run,
             to=flags.to,

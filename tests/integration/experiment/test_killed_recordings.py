@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rl_training
+from rl_training.cli import main as command
 from rl_training.core.errors import UserError
 from rl_training.datasets.opening import open_dataset
 from rl_training.experiment.checkpoints.locking import RunLock
@@ -156,3 +157,12 @@ def test_a_real_kill(agent, tmp_path):
         assert start(tmp_path / name).wait() == 0
     killed, undisturbed = (open_dataset(str(tmp_path / name)) for name in ("killed", "whole"))
     assert killed.digest == undisturbed.digest
+
+
+def test_an_interrupted_command_says_how_to_go_on(monkeypatch, tmp_path, capsys):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rl_training.cli.record.record", interrupted)
+    assert command(["record", "run", "--to", str(tmp_path / "data")]) == 130
+    assert "repeat the same command to go on" in capsys.readouterr().err
