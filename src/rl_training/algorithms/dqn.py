@@ -39,6 +39,8 @@ FRACTIONS = ("tau", *EXPLORATION, "priority_alpha", "priority_beta")
 class DQNConfig(ReplayConfig):
     """Settings of DQN. Rainbow is double, dueling, prioritized, n_step 3, noisy and distribution c51 together."""
 
+    plays_games: ClassVar[bool] = True
+
     learning_rate: float = 1e-4
     """Learning rate of Adam at the start."""
     batch_size: int = 32

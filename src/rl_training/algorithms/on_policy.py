@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ from rl_training.policies.noise import ExplorationMatrices
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticConfig(AlgorithmConfig):
     """Settings of every algorithm that learns a policy and a value from rollouts."""
+
+    plays_games: ClassVar[bool] = True
 
     num_steps: int = 256
     """Steps per environment in one rollout."""

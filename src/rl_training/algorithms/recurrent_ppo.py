@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, ClassVar, Self, Unpack
 
 from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import Actor, BuildContext
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class RecurrentPPOConfig(PPOConfig):
     """Settings of RecurrentPPO: those of PPO and of the recurrent core."""
+
+    has_memory: ClassVar[bool] = True
 
     core: CoreName = "lstm"
     """Recurrent core between encoder and hidden layers."""

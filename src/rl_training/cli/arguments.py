@@ -14,6 +14,7 @@ import yaml
 
 from rl_training.config.env_wrappers import Wrappers, wrapper_texts
 from rl_training.config.fields import coerce, field_docs, misplaced_schedule
+from rl_training.config.policies import Policies
 from rl_training.config.schedules import Schedule, schedule_text
 from rl_training.config.strict_yaml import FORGED, StrictLoader
 from rl_training.core.errors import UserError, did_you_mean
@@ -216,6 +217,8 @@ def _value(argument: Argument, given: list[str]) -> Any:
         return None
     if argument.is_list:
         return coerce(_yaml(text) if kind != Wrappers and text.startswith("[") else given, kind)
+    if kind == Policies:
+        return coerce(_yaml(text) if text.startswith("{") else text, kind)
     if get_origin(kind) is dict:
         if not isinstance(data := _yaml(text), dict):
             raise ValueError(f"that is not a YAML map; write it as {argument.flag} '{{name: value}}'")
@@ -283,7 +286,11 @@ def _help_field(argument: Argument, conf: Any, *, is_setting: bool) -> Any:
         hint = hint or "(required)"
     elif not is_setting and argument.default is None:
         metavar, hint = metavar or PLAIN_TYPES.get(kind), hint or ""
-    if option.read is not None or kind in (Schedule, int | Literal["auto"]) or get_origin(kind) is dict:
+    if (
+        option.read is not None
+        or kind in (Schedule, Policies, int | Literal["auto"])
+        or get_origin(kind) is dict
+    ):
         kind = str | None if argument.default is None else str
     elif kind in (Wrappers, InfoKeywords):
         kind = tuple[str, ...]
@@ -302,7 +309,7 @@ def _help_default(argument: Argument) -> Any:
     kind, default = argument.kind, argument.default
     if default is MISSING:
         return () if argument.is_list else ""
-    if get_origin(kind) is dict:
+    if get_origin(kind) is dict or isinstance(default, dict):
         return yaml.safe_dump(default, default_flow_style=True).strip()
     if kind == Schedule:
         return schedule_text(default)

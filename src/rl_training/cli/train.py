@@ -69,6 +69,10 @@ RUN_GROUPS = {
     "learning from a dataset": (
         "dataset", "total_updates", "dataset_fraction", "held_out_fraction", "max_dataset_memory",
     ),
+    "games with several agents": (
+        "policies", "agent_ids", "opponents", "opponent_sampling", "opponent_update_every", "opponent_pool_size",
+        "eval_against",
+    ),
     "images": ("preprocessing", *SETTINGS_OF["atari"]),
     "evaluation and checkpoints": (
         "eval_every_timesteps", "num_eval_episodes", "best_by", "eval_deterministic", "max_eval_episode_steps",

@@ -14,6 +14,7 @@ from os import PathLike
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from rl_training.config.env_wrappers import Wrappers, checked_wrappers
+from rl_training.config.policies import Policies, checked_policies
 from rl_training.config.schedules import Schedule, checked_schedule
 from rl_training.core.errors import ConfigError, did_you_mean
 from rl_training.core.info_keywords import InfoKeywords, checked_keywords
@@ -86,6 +87,8 @@ def coerce(value: Any, annotation: Any) -> Any:
         return value
     if annotation == Schedule:
         return checked_schedule(value)
+    if annotation == Policies:
+        return checked_policies(value)
     if annotation == Wrappers:
         return checked_wrappers(value)
     if annotation == InfoKeywords:

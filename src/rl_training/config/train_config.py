@@ -18,6 +18,7 @@ from rl_training.config.env_wrappers import Wrappers
 from rl_training.config.fields import CheckedConfig
 from rl_training.config.object_paths import imported_object
 from rl_training.config.plain_data import PLAIN, is_plain, num_values, plain
+from rl_training.config.policies import Policies
 from rl_training.config.preprocessing import USUAL_FRAMES, Frames, preprocessing_problems
 from rl_training.config.presets import find_config, settings_of
 from rl_training.config.strict_yaml import MAX_VALUES, read_yaml
@@ -38,6 +39,11 @@ MAX_SAMPLERS, MAX_LEARNERS = 2**12, 2**10
 OF_RAY: dict[str, Any] = {"ray_address": None, "ray_resources": {}, "ray_placement": "spread"}
 """Settings of the engine `ray` alone, and their defaults."""
 OF_DATASETS = ("total_updates", "dataset_fraction", "held_out_fraction")
+OF_GAMES = (
+    "policies", "agent_ids", "opponents", "opponent_sampling", "opponent_update_every", "opponent_pool_size",
+    "eval_against",
+)  # fmt: skip
+"""Settings of games with several agents."""
 OF_COLLECTING = ("env_groups", "lag", "max_policy_lag", "max_restarts")
 """Settings of runs that collect experience, which are probably mistakes where a dataset is all there is."""
 TAKES_DATASETS = "dqn, sac, td3, or an algorithm for datasets such as iql"
@@ -73,6 +79,12 @@ class AlgorithmConfig(CheckedConfig):
     """Whether the algorithm can learn from transitions of a dataset."""
     needs_dataset: ClassVar[bool] = False
     """Whether it cannot learn without one."""
+    plays_games: ClassVar[bool] = False
+    """Whether it can learn in games with several agents."""
+    central_critic: ClassVar[bool] = False
+    """Whether its critic reads the whole game, and not only what an agent sees."""
+    has_memory: ClassVar[bool] = False
+    """Whether its policy has a memory, so that agents watch the game while they wait for their turn."""
 
     def problems(self, num_envs: int) -> list[str]:
         """Return one message per invalid setting, with key, value and remedy."""
@@ -98,7 +110,8 @@ class TrainConfig(CheckedConfig):
     algo: str
     """Name of the algorithm, e.g. ppo, or module:Class for your own."""
     env_id: str = ""
-    """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first. With a dataset, it is the environment to
+    """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first, and pettingzoo://family/name is a game with
+    several agents. With a dataset, it is the environment to
     evaluate in, by default the one that the dataset names; without one there are no evaluations."""
     seed: int = 0
     """Seed of all random numbers, 0 or more."""
@@ -175,6 +188,26 @@ class TrainConfig(CheckedConfig):
     """Resources that each process reserves on the Ray cluster, as a YAML map such as {CPU: 1}."""
     ray_placement: Literal["spread", "pack"] = "spread"
     """Whether processes are spread over the nodes of the Ray cluster, or packed onto few."""
+    policies: Policies = "shared"
+    """Games: which agents share a policy: shared, all of them; each, none; or a map from the name of a policy to its
+    agents. Every policy learns on its own."""
+    agent_ids: Literal["auto", "on", "off"] = "auto"
+    """Games: add the number of the agent to the observations of a policy that several agents share; auto does so if
+    they have different observations or actions."""
+    opponents: Literal["self", "latest", "pool"] = "self"
+    """Games between agents of one policy: who plays the other seats. self, the policy that learns, which then learns
+    from all seats; latest, its last snapshot; pool, snapshots of the run so far."""
+    opponent_sampling: Literal["uniform", "recent", "prioritised"] = "uniform"
+    """opponents pool: how the snapshot of a game is drawn: uniform; recent, the newer the more often; prioritised,
+    those that win most often more often."""
+    opponent_update_every: int = 20_000
+    """Timesteps between snapshots of the policy, for opponents latest and pool."""
+    opponent_pool_size: int = 10
+    """opponents pool: how many snapshots are kept, the first one and the newest ones."""
+    eval_against: str = "auto"
+    """Games: who plays the other seats in evaluations: self, the policy itself; random; a run or saved agent; or
+    module:function, which maps an observation and a mask to an action. auto is random where there are opponents or
+    best_by is win_rate, and self otherwise."""
     preprocessing: Literal["none", "image", "atari"] = "none"
     """Preprocessing of observations: none; image, which resizes and stacks images; atari, the standard preprocessing
     of Atari games."""
@@ -207,9 +240,9 @@ class TrainConfig(CheckedConfig):
     """Environment steps between evaluations, or updates with a dataset alone; 0 evaluates only at the end."""
     num_eval_episodes: int = 10
     """Episodes per evaluation."""
-    best_by: Literal["reward", "success"] = "reward"
-    """What makes an evaluation the best one: its mean return, or its success rate (episodes that report is_success);
-    the mean return decides between equal success rates."""
+    best_by: Literal["reward", "success", "win_rate"] = "reward"
+    """What makes an evaluation the best one: its mean return; its success rate (episodes that report is_success); or,
+    in games, its win rate, where a draw counts as half a win. The mean return decides between equal rates."""
     eval_deterministic: bool = True
     """Take the most likely action in evaluations instead of a sampled one."""
     max_eval_episode_steps: int = 30_000
@@ -282,7 +315,9 @@ class TrainConfig(CheckedConfig):
             found.append(problem)
         if num_values(self.to_dict()) > MAX_VALUES:
             found.append(f"the config has more than {MAX_VALUES:,} values; use shorter arguments")
-        found += self._dataset_problems() + self._env_problems() + self._engine_problems()
+        found += (
+            self._dataset_problems() + self._game_problems() + self._env_problems() + self._engine_problems()
+        )
         found += preprocessing_problems(self)
         for name, value in asdict(self.algorithm).items() if ":" in self.algo else ():
             if not is_plain(plain(value)):
@@ -326,6 +361,24 @@ class TrainConfig(CheckedConfig):
                 for name in OF_COLLECTING
                 if getattr(self, name) != _default(name)
             ]
+        return found
+
+    def _game_problems(self) -> list[str]:
+        found = self.not_positive("opponent_update_every", "opponent_pool_size")
+        needed = {
+            "opponent_sampling": ("pool",),
+            "opponent_pool_size": ("pool",),
+            "opponent_update_every": ("latest", "pool"),
+        }
+        found += [
+            f"{name} is given, but opponents is '{self.opponents}'; use opponents {' or '.join(wanted)}"
+            for name, wanted in needed.items()
+            if getattr(self, name) != _default(name) and self.opponents not in wanted
+        ]
+        if self.best_by == "win_rate" and self.eval_against == "self":
+            found.append(
+                "best_by is win_rate, but eval_against is self; use random, a run or module:function"
+            )
         return found
 
     def _env_problems(self) -> list[str]:
@@ -383,6 +436,11 @@ class TrainConfig(CheckedConfig):
             if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < 2**53:
                 found.append(f"ray_resources has {name} {amount!r}; use a number such as 1 or 0.5")
         return found
+
+    @property
+    def given_of_games(self) -> list[str]:
+        """The settings of games that differ from their defaults."""
+        return [name for name in OF_GAMES if getattr(self, name) != _default(name)]
 
     @property
     def offline(self) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import Space
 
 from rl_training.core.spaces.layout import action_layout, float_dtype, leaf_dtype, observation_leaves
-from rl_training.core.types import Array
+from rl_training.core.types import ActArrays, Array, EnvSpec
 
 Shape: TypeAlias = tuple[int, ...]
 Allocator: TypeAlias = Callable[[tuple[int, ...], Any], Array]
@@ -78,3 +78,26 @@ def field_name(kind: str, key: str) -> str:
 def allocated(columns: Iterable[Column], *leading: int, allocate: Allocator = np.zeros) -> dict[str, Array]:
     """Return one array [*leading, *shape] per column, by name."""
     return {column.name: allocate((*leading, *column.shape), column.type) for column in columns}
+
+
+def act_arrays(spec: EnvSpec, columns: Iterable[Column] | Mapping[str, Iterable[Column]]) -> ActArrays:
+    """Return the arrays for an explorer's outputs; `columns` are its own, or those of each team's explorer."""
+    if isinstance(columns, Mapping):
+        assert spec.game is not None
+        num_games = spec.num_envs // len(spec.game.seats)
+        specs = spec.game.team_specs(num_games)
+        teams = {name: act_arrays(specs[name], own) for name, own in columns.items()}
+        whole = act_arrays(specs[next(iter(specs))], ())
+        whole.action = tuple(team.action for team in teams.values())  # type: ignore[assignment]  # of each team
+        whole.teams = teams
+        return whole
+    shape, dtype = action_layout(spec.action_space)
+    n, real = spec.num_envs, float_dtype()
+    return ActArrays(
+        action=np.zeros((n, *shape), dtype),
+        logprob=np.zeros(n, real),
+        value=np.zeros(n, real),
+        final_value=np.zeros(n, real),
+        last_value=np.zeros(n, real),
+        extra=allocated(columns, n),
+    )

@@ -18,7 +18,9 @@ class Rows:
     (2, [0, 1])
     """
 
-    def __init__(self, envs: Sequence[int], agents: Sequence[int]) -> None:
+    def __init__(self, envs: Sequence[int], agents: Sequence[int], names: Sequence[str] = ()) -> None:
+        """`names` are those of the agents, by number; environments with a single agent have none."""
+        self.names = tuple(names)
         self.envs, self.agents = np.array(envs, np.int64), np.array(agents, np.int64)
         self.num_envs = int(self.envs.max(initial=-1)) + 1
         self._is_one_per_env = np.array_equal(self.envs, np.arange(self.num_envs))

@@ -6,12 +6,15 @@ call, and on the CPU both share the memory of the buffers.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from gymnasium import Space
 from torch import Tensor, from_numpy
 from torch import device as torch_device
+
+if TYPE_CHECKING:
+    from rl_training.core.games import Game
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Info: TypeAlias = dict[str, Any]  # of an environment
@@ -91,6 +94,12 @@ class EnvSpec:
     num_envs: int
     masked: bool = False
     """Whether each observation comes with a mask of allowed actions, which is not part of the space."""
+    turns: bool = False
+    """Whether rows may wait while others act: returns are over a row's own actions."""
+    critic_space: Space[Any] | None = None
+    """What only critics read, besides the observation."""
+    game: "Game | None" = None
+    """The agents of an environment with several of them: rows are agents."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +113,8 @@ class EpisodeStats:
     """Whether it reached its goal, 1 or 0 (the mean over agents); None if the environment does not report it."""
     info: dict[str, float] = field(default_factory=dict)
     """The numbers of `info_keywords` that it reported, by name."""
+    agents: dict[str, float] = field(default_factory=dict)
+    """The return of each agent by name, in an environment with several."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +177,10 @@ class StepArrays:
     """Names of the entries of `info` so far; only if there are `info_keywords`."""
     watched: WatchedStep | None = None
     """Set to have every step write it, for callbacks; None costs nothing."""
+    acts: Array | None = None
+    """Whether the next action of each row will be used; None if all are."""
+    teams: "dict[str, StepArrays]" = field(default_factory=dict)
+    """Views of the rows of each team, where several policies play; `obs` and `final_obs` are then dicts by team."""
 
     def __post_init__(self) -> None:
         signal: Array | None = self.signal
@@ -188,6 +203,8 @@ class ActArrays:
     """V(obs) after the last step of a collect."""
     extra: dict[str, Array] = field(default_factory=dict)
     """Additional columns that the explorer declares; they are stored and are part of the batches."""
+    teams: "dict[str, ActArrays]" = field(default_factory=dict)
+    """The outputs for each team, where several policies play; `action` is then a tuple with the actions of each."""
 
 
 @dataclass(frozen=True)
@@ -214,11 +231,14 @@ class Evaluation:
     """Number of episodes that were cut off; their returns are those up to the cut."""
     infos: list[dict[str, float]] = field(default_factory=list)
     """The numbers of `info_keywords` of every episode, by name."""
+    agents: list[dict[str, float]] = field(default_factory=list)
+    """The return of each agent by name, of every episode; empty in environments with a single agent."""
 
     def summary(self) -> dict[str, Any]:
         """Return `mean_reward`, `std_reward`, `mean_ep_length`, counts, episodes and, if reported, `success_rate`.
 
-        `info/NAME` is the mean of a number of `info_keywords` over the episodes that reported it.
+        `info/NAME` is the mean of a number of `info_keywords` over the episodes that reported it, and
+        `mean_reward/NAME` that of an agent's return.
         """
         success = {"success_rate": float(np.mean(self.successes))} if self.successes else {}
         return {
@@ -231,6 +251,7 @@ class Evaluation:
             "lengths": self.lengths,
             **success,
             **info_means(self.infos),
+            **agent_means(self.agents, "mean_reward"),
         }
 
 
@@ -241,6 +262,15 @@ def info_means(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, number in info.items():
             found.setdefault(f"info/{name}", []).append(number)
     return {name: float(np.mean(found[name])) for name in sorted(found)}
+
+
+def agent_means(returns: Iterable[Mapping[str, float]], name: str) -> dict[str, float]:
+    """Return the mean return of each agent over episodes, as `name/AGENT`."""
+    by_agent: dict[str, list[float]] = {}
+    for episode in returns:
+        for agent, total in episode.items():
+            by_agent.setdefault(f"{name}/{agent}", []).append(total)
+    return {agent: float(np.mean(totals)) for agent, totals in by_agent.items()}
 
 
 def leaves(obs: ObsArray) -> Iterator[tuple[str, Array]]:

@@ -18,6 +18,7 @@ from rl_training.core.errors import EnvironmentFault
 from rl_training.core.seeding import HISTORY_CHECK, callers_generators_kept, derived_seed
 from rl_training.envs.episodes import trace
 from rl_training.envs.factory import EnvFactory, make_vector_env
+from rl_training.envs.games.building import game_of, masks_of
 from rl_training.envs.masks import NAME, has_mask_entry, sample_allowed
 from rl_training.envs.observations import nested_leaves
 from rl_training.envs.workers import WorkerVectorEnv
@@ -158,6 +159,8 @@ def _last_episode(
 
 def random_action(env: Environments, obs: Any, told: dict[str, Any], *, masked: bool) -> Any:
     """Sample an action [1, ...], an allowed one if the environment is `masked`."""
+    if (game := game_of(env.single_observation_space)) is not None:
+        return env.single_action_space.sample(masks_of(obs, game))[None]
     if not masked:
         return env.action_space.sample()
     mask = _mask(env, obs, told)

@@ -20,6 +20,8 @@ from rl_training.core.seeding import EPISODES
 from rl_training.envs.envpool import EnvPoolVector, import_envpool
 from rl_training.envs.envpool_atari import EnvPoolGames
 from rl_training.envs.episodes import SeededEpisodes
+from rl_training.envs.games.building import joint_env
+from rl_training.envs.games.opening import is_game, names_game, open_game
 from rl_training.envs.info_keys import NumbersInInfo
 from rl_training.envs.known_packages import package_hint
 from rl_training.envs.masks import with_masks_in_info
@@ -27,7 +29,7 @@ from rl_training.envs.preprocessing.atari import AtariPreprocessing, offer_games
 from rl_training.envs.preprocessing.atari_native import OF_THE_THREADS, AleGames, NativeAtari
 from rl_training.envs.preprocessing.images import ImagePreprocessing
 from rl_training.envs.workers import WorkerVectorEnv
-from rl_training.envs.wrappers import with_time_limit, with_wrappers
+from rl_training.envs.wrappers import with_game_wrappers, with_time_limit, with_wrappers
 
 Env: TypeAlias = gymnasium.Env[Any, Any]
 EnvFactory: TypeAlias = Callable[..., Env]
@@ -47,9 +49,12 @@ def make_env(
     def unseeded() -> Env:
         kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
         env = factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
-        _refuse_foreign(env, cfg)
-        env = _wrapped(cfg, env)
-        env = with_masks_in_info(env) if cfg.use_action_masks == "on" else env
+        if is_game(env):
+            env = joint_env(with_game_wrappers(env, cfg), cfg)
+        else:
+            _refuse_foreign(env, cfg)
+            env = _wrapped(cfg, env)
+            env = with_masks_in_info(env) if cfg.use_action_masks == "on" else env
         return NumbersInInfo(env, checked_keywords(cfg.info_keywords)) if cfg.info_keywords else env
 
     def build() -> SeededEpisodes:
@@ -105,6 +110,8 @@ def make_vector_env(
 
 def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
     with _naming_errors(cfg):
+        if names_game(cfg.env_id):
+            return open_game(cfg.env_id, kwargs)  # type: ignore[no-any-return]  # a game, not an Env
         _register_id(cfg.env_id)
         if (known := gymnasium.registry.get(cfg.env_id)) is not None:
             redirect_mujoco_warnings(known.entry_point)
@@ -129,9 +136,7 @@ def _refuse_foreign(env: Any, cfg: TrainConfig) -> None:
         return
     kind = f"{type(env).__module__}.{type(env).__name__}"
     remedy = "it must be a gymnasium.Env"
-    if hasattr(env, "possible_agents"):
-        remedy = "several agents are not supported yet; wrap it so that one agent learns and the others act"
-    elif isinstance(env, VectorEnv):
+    if isinstance(env, VectorEnv):
         remedy = "return a single environment; num_envs sets the number of copies"
     elif hasattr(env, "step") and hasattr(env, "reset"):
         remedy = "it must be a gymnasium.Env; convert an environment of old gym with shimmy's GymV26CompatibilityV0"

@@ -257,7 +257,7 @@ def settle_masks(
     finally:
         env.close()
     if source is None:
-        if wanted == "on":
+        if wanted == "on" and getattr(env.single_observation_space, "game", None) is None:
             raise UserError(
                 f"use_action_masks is on, but environment '{config.env_id}' provides no masks (an observation entry "
                 f"'{NAME}', a method {METHOD}() or info['{NAME}']); leave it out"
@@ -272,6 +272,8 @@ def settle_masks(
 def _source(env: VectorEnv[Any, Any, Any], config: TrainConfig, notice: Callable[[str], None]) -> str | None:
     """Return a text that says how an environment provides masks; None if it does not."""
     insists = config.use_action_masks == "on"
+    if getattr(env.single_observation_space, "game", None) is not None:
+        return None  # its agents' masks are read with their observations
     counts = mask_counts(env.single_action_space)
     if counts is None:
         if insists:

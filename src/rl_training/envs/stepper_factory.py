@@ -6,6 +6,8 @@ from rl_training.core.protocols import EnvStepper
 from rl_training.core.seeding import EPISODES, EVALUATION_EPISODES, derived_seed
 from rl_training.core.types import EnvSpec
 from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
+from rl_training.envs.games.building import game_of
+from rl_training.envs.games.stepper import GameStepper
 from rl_training.envs.masks import env_spec
 from rl_training.envs.preprocessing.atari import raw_game_hint
 from rl_training.envs.stepper import VectorStepper
@@ -30,13 +32,16 @@ def training_stepper(
     """
     env = make_vector_env(config, num_envs, factory=factory, first_index=first_index)
     native_seed = derived_seed(config.seed, EPISODES, first_index) if first_index else config.seed
+    game = game_of(env.single_observation_space)
     stepper = VectorStepper(
         env,
         seed=native_seed if config.native_backend else None,
         clip_reward=config.preprocessing == "atari" and config.clip_reward,
-        masked=config.use_action_masks == "on",
+        masked=config.use_action_masks == "on" and game is None,
         info_keywords=checked_keywords(config.info_keywords),
     )
+    if game is not None:
+        return GameStepper(stepper, game)
     if (hint := raw_game_hint(config, env)) is not None:
         stepper.notices.append(hint)
     return stepper
@@ -53,12 +58,14 @@ def evaluation_stepper(config: TrainConfig, num_episodes: int, factory: EnvFacto
         backend=backend,
     )
     seed = config.seed + 1_000_003 if backend == "native" else None
-    return RestartingStepper(
+    game = game_of(env.single_observation_space)
+    stepper = RestartingStepper(
         env,
         seed=seed,
-        masked=config.use_action_masks == "on",
+        masked=config.use_action_masks == "on" and game is None,
         info_keywords=checked_keywords(config.info_keywords),
     )
+    return stepper if game is None else GameStepper(stepper, game)
 
 
 def probe_spec(config: TrainConfig, factory: EnvFactory | None) -> EnvSpec:
@@ -72,6 +79,8 @@ def probe_spec(config: TrainConfig, factory: EnvFactory | None) -> EnvSpec:
         env = make_env(config, 0, factory=factory)()
         env.close()
         spaces = env.observation_space, env.action_space
+    if (game := game_of(spaces[0])) is not None:
+        return game.spec(config.num_envs)
     return env_spec(*spaces, config.num_envs, masked=masked)
 
 

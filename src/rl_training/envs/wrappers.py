@@ -52,6 +52,26 @@ def with_wrappers(env: Env, config: TrainConfig) -> Env:
     return env
 
 
+def with_game_wrappers(game: Any, config: TrainConfig) -> Any:
+    """Return a game with several agents in the wrappers of the config, which are PettingZoo's or of its kind."""
+    for name, arguments in wrapper_calls(config.env_wrappers):
+        wrapper = import_object(name, "env_wrappers")
+        try:
+            outer = wrapper(game, **arguments)
+        except Exception as error:
+            raise UserError(
+                f"env_wrappers '{name}' cannot wrap game '{config.env_id}': {type(error).__name__}: {error}; use "
+                "wrappers for games of PettingZoo"
+            ) from error
+        if not hasattr(outer, "possible_agents"):
+            raise UserError(
+                f"env_wrappers '{name}' returns a {type(outer).__name__}, which has no possible_agents; use "
+                "wrappers for games of PettingZoo"
+            )
+        game = outer
+    return game
+
+
 def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
     found = import_object(name, "env_wrappers")
     if isinstance(found, type) and issubclass(found, gymnasium.Wrapper):

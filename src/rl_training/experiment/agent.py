@@ -13,6 +13,7 @@ import numpy as np
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
+from rl_training.core.games import game_to_data
 from rl_training.core.protocols import Policy
 from rl_training.core.seeding import EVALUATION_ACTIONS, evaluation_generators, numpy_generator
 from rl_training.core.spaces.action_units import ActionAdapter
@@ -37,6 +38,7 @@ from rl_training.experiment.building import (
 from rl_training.experiment.checkpoints.format import SPACES, write_checkpoint
 from rl_training.experiment.checkpoints.trust import Permission, refuse_missing_factory
 from rl_training.experiment.evaluation import evaluate_policy
+from rl_training.experiment.seat_actions import SeatActions
 from rl_training.runtime.sampler import saved_envs
 
 
@@ -68,7 +70,8 @@ class Agent:
         self._env_factory = env_factory or given.factory is not None
         self.permission = permission or Permission()
         self.losses = given.loss_names(config) if losses is None else losses
-        self._adapter = ActionAdapter(spec.action_space)
+        self._seats = None if spec.game is None else SeatActions(spec.game, policy)
+        self._adapter = ActionAdapter(spec.action_space) if self._seats is None else None
         self._rng = numpy_generator(config.seed, EVALUATION_ACTIONS)
 
     @property
@@ -119,6 +122,12 @@ class Agent:
         true for allowed actions; by default the observation's entry `action_mask` is used, if it has one. Both are
         given once for all rows or once per row. Actions are sampled with `rng`, by default the agent's own generator.
         """
+        rng = self._rng if rng is None else rng
+        if self._seats is not None:
+            if episode_start is not None and np.any(episode_start):
+                state = None
+            return self._seats.act(obs, state, action_masks, deterministic=deterministic, rng=rng)
+        assert self._adapter is not None
         seen, own_masks = split_mask_entry(obs) if self.spec.masked else (obs, None)
         batch, is_batch = batched(self.spec.observation_space, seen)
         rows = len(next(iter(leaves(batch)))[1])
@@ -128,7 +137,6 @@ class Agent:
             name = "the observation's entry 'action_mask'"
             batch = with_mask(batch, check_user_masks(self.spec.action_space, own_masks, rows, name))
         memory = self._memory(state, episode_start, rows)
-        rng = self._rng if rng is None else rng
         chosen, memory = self.policy.act(batch, memory, deterministic=deterministic, rng=rng)
         actions = self._adapter.to_env(chosen)
         return (actions if is_batch else actions[0]), (memory or None)
@@ -283,6 +291,7 @@ def agent_facts(
     described = (space_to_data(space) for space in (spec.observation_space, spec.action_space))
     return {
         "spaces": dict(zip(SPACES, described, strict=True)),
+        "game": None if spec.game is None else game_to_data(spec.game),
         "algorithm": own_algorithm(config),
         "env_factory": env_factory,
         "losses": given.loss_names(config),

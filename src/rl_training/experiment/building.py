@@ -15,6 +15,7 @@ from rl_training.algorithms.learner import BaseLearner
 from rl_training.algorithms.lookup import config_for, find_algorithm
 from rl_training.algorithms.losses import Loss, LossFunction, replaced_losses, resolved_losses
 from rl_training.algorithms.shards import Shards
+from rl_training.algorithms.teams import joined_actor, joined_parts, team_seed, team_specs
 from rl_training.config import TrainConfig
 from rl_training.config.object_paths import import_object
 from rl_training.core.errors import UserError
@@ -94,14 +95,32 @@ class UserObjects:
 
 
 NO_OBJECTS = UserObjects()
+OF_ONE_PROCESS: dict[str, Any] = {"engine": "local", "env_groups": 1, "lag": 0, "learner_shards": 1}
+"""Settings that games do not take yet, and their values."""
 
 
 def build_parts(
     config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS, dataset: Dataset | None = None
 ) -> Parts:
-    """Return all parts of a run."""
+    """Return all parts of a run; where several policies play a game, those of each as one."""
+    refuse_task(given.algorithm_for(config), config, spec)
+    if several_policies(spec):
+        return joined_parts(spec, lambda own, number: _parts(_of_team(config, number), own, given, None))
+    return _parts(config, spec, given, dataset)
+
+
+def several_policies(spec: EnvSpec) -> bool:
+    """Return whether more than one policy plays."""
+    return spec.game is not None and len(spec.game.teams) > 1
+
+
+def _of_team(config: TrainConfig, number: int) -> TrainConfig:
+    return config.with_overrides(seed=team_seed(config.seed, number))
+
+
+def _parts(config: TrainConfig, spec: EnvSpec, given: UserObjects, dataset: Dataset | None) -> Parts:
+    """Return the parts that train one policy."""
     chosen = given.algorithm_for(config)
-    refuse_actions(chosen, spec.action_space)
     context = replace(_build_context(config, spec, given), dataset=dataset)
     with one_thread():  # initial weights do not depend on the number of threads
         parts = chosen.build(config.algorithm, context)
@@ -115,6 +134,30 @@ def build_parts(
                 f"context.loss('{loss}', ...), or leave the loss out"
             )
     return parts
+
+
+def refuse_task(algorithm: type[Algorithm], config: TrainConfig, spec: EnvSpec) -> None:
+    """Raise an error for actions, or several agents, that the algorithm does not support."""
+    if spec.game is None:
+        if given := config.given_of_games:
+            raise UserError(
+                f"{given[0]} is given, but '{config.task}' has a single agent; leave it out, or use a game of PettingZoo"
+            )
+        refuse_actions(algorithm, spec.action_space)
+        return
+    several = [name for name, usual in OF_ONE_PROCESS.items() if getattr(config, name) != usual]
+    if several:
+        raise UserError(
+            f"{several[0]} is {getattr(config, several[0])}, but games with several agents are collected and learned in "
+            f"one process; leave it out"
+        )
+    if not config.algorithm.plays_games:
+        raise UserError(
+            f"'{config.env_id}' is a game with several agents, which {config.algo} does not support; use ppo, "
+            "mappo, a2c, recurrent_ppo or dqn"
+        )
+    for team in spec.game.teams:
+        refuse_actions(algorithm, team.action_space)
 
 
 def build_learner(
@@ -149,10 +192,18 @@ def _use_shards(learner: StatefulLearner, config: TrainConfig, given: UserObject
 def build_actor(config: TrainConfig, spec: EnvSpec, given: UserObjects = NO_OBJECTS) -> Actor[Any]:
     """Return only the parts that are needed to act."""
     chosen = given.algorithm_for(config)
-    refuse_actions(chosen, spec.action_space)
+    refuse_task(chosen, config, spec)
+
+    def build(config: TrainConfig, spec: EnvSpec) -> Actor[Any]:
+        return _set_acting(chosen.build_actor(config.algorithm, _build_context(config, spec, given)))
+
     try:
         with one_thread():
-            return _set_acting(chosen.build_actor(config.algorithm, _build_context(config, spec, given)))
+            if several_policies(spec):
+                teams = team_specs(spec).items()
+                actors = {name: build(_of_team(config, number), own) for name, (own, number) in teams}
+                return _set_acting(joined_actor(spec, actors))
+            return build(config, spec)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # how torch reports it
             raise

@@ -204,7 +204,7 @@ class RecurrentExplorer(ActorCriticExplorer):
                 memory = tuple(part[rows] for part in self.memory.parts)
                 acted.final_value[rows] = self.policy.step(take_rows(step.final_obs, rows), memory)[1]
             self.memory.restart(step.ended)
-        if step.num_valid < len(step.valid):
+        if step.acts is None and step.num_valid < len(step.valid):  # agents that wait go on to watch
             self.memory.restart(~step.valid)
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:

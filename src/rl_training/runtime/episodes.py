@@ -91,6 +91,7 @@ class RunningEpisodes:
             time.monotonic() - float(self._started[env]),
             float(told.mean()) if len(told) else None,
             {number.name: value for number in self._numbers if (value := number.of(rows)) is not None},
+            dict(zip(self.rows.names, self._returns[rows].tolist(), strict=True)) if self.rows.names else {},
         )
 
     def restart(self, envs: Array) -> None:

@@ -37,7 +37,9 @@ class Evaluator:
         while remaining:
             actions, memory = self.policy.act(step.obs, memory, deterministic=deterministic, rng=rng)
             stepper.step(actions)
-            if step.num_valid < len(stepper.rows):  # observations in a dead row belong to no episode
+            if step.acts is None and step.num_valid < len(
+                stepper.rows
+            ):  # observations in a dead row belong to no episode
                 _clear(memory, ~step.valid)
             running.add(step)
             cut = None
@@ -55,14 +57,18 @@ class Evaluator:
                     capped += cut is not None and bool(cut[env])
             running.restart(over)
             _clear(memory, stepper.rows.spread(over) | step.ended)
-        played = [episode for episodes in finished for episode in episodes]
-        return Evaluation(
-            [episode.total_reward for episode in played],
-            [episode.length for episode in played],
-            [episode.success for episode in played if episode.success is not None],
-            num_capped=capped,
-            infos=[episode.info for episode in played],
-        )
+        return _evaluation([episode for episodes in finished for episode in episodes], capped)
+
+
+def _evaluation(played: list[EpisodeStats], capped: int) -> Evaluation:
+    return Evaluation(
+        [episode.total_reward for episode in played],
+        [episode.length for episode in played],
+        [episode.success for episode in played if episode.success is not None],
+        num_capped=capped,
+        infos=[episode.info for episode in played],
+        agents=[episode.agents for episode in played if episode.agents],
+    )
 
 
 def _clear(memory: PolicyState, rows: Array) -> None:

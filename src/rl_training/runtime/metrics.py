@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_training.core.errors import did_you_mean
 from rl_training.core.info_keywords import keyword_parts
-from rl_training.core.types import EpisodeStats, Metrics, State, info_means
+from rl_training.core.types import EpisodeStats, Metrics, State, agent_means, info_means
 
 LOGGED_NAMES = {"policy_loss": "train/policy_gradient_loss", "exploration_rate": "rollout/exploration_rate"}
 """Metrics whose name in the log differs from `train/<name>`."""
@@ -53,6 +53,7 @@ class RecentEpisodes:
         return (
             success
             | info
+            | agent_means((episode.agents for episode in self.recent), "rollout/ep_rew_mean")
             | {
                 "rollout/ep_rew_mean": float(np.mean([episode.total_reward for episode in self.recent])),
                 "rollout/ep_len_mean": float(np.mean([episode.length for episode in self.recent])),
@@ -65,14 +66,21 @@ class RecentEpisodes:
             for one in self.recent
         ]
         infos = [one.info for one in self.recent]
-        return {"recent": recent, "total_episodes": self.total} | ({"infos": infos} if any(infos) else {})
+        agents = [one.agents for one in self.recent]
+        return (
+            {"recent": recent, "total_episodes": self.total}
+            | ({"infos": infos} if any(infos) else {})
+            | ({"agents": agents} if any(agents) else {})
+        )
 
     def load_state_dict(self, state: State) -> None:
         self.recent.clear()
         infos = state.get("infos", [{}] * len(state["recent"]))
-        for (total, length, seconds, *success), info in zip(state["recent"], infos, strict=True):
+        agents = state.get("agents", [{}] * len(state["recent"]))
+        for (total, length, seconds, *success), info, own in zip(state["recent"], infos, agents, strict=True):
             told = float(success[0]) if success else None
-            self.recent.append(EpisodeStats(float(total), int(length), float(seconds), told, dict(info)))
+            ended = EpisodeStats(float(total), int(length), float(seconds), told, dict(info), dict(own))
+            self.recent.append(ended)
         self.total = int(state["total_episodes"])
 
 

@@ -3,13 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from rl_training.core.columns import allocated
+from rl_training.core.columns import act_arrays
 from rl_training.core.protocols import EnvStepper, Explorer, Recorder
 from rl_training.core.rows import Rows
-from rl_training.core.spaces.layout import action_layout, float_dtype
-from rl_training.core.types import ActArrays, Collected, EpisodeStats, Progress, State, WatchedStep
+from rl_training.core.types import Collected, EpisodeStats, Progress, State, WatchedStep
 from rl_training.runtime.episodes import RunningEpisodes
 from rl_training.runtime.steps import StepContext, StepWatcher
 
@@ -22,17 +19,7 @@ class LocalSampler:
         self.explorer = explorer
         self.recorder = recorder
         self.running = RunningEpisodes(stepper.rows, stepper.out.info)
-        n = len(stepper.rows)
-        shape, dtype = action_layout(stepper.spec.action_space)
-        real = float_dtype()
-        self.acted = ActArrays(
-            action=np.zeros((n, *shape), dtype),
-            logprob=np.zeros(n, real),
-            value=np.zeros(n, real),
-            final_value=np.zeros(n, real),
-            last_value=np.zeros(n, real),
-            extra=allocated(explorer.columns, n),
-        )
+        self.acted = act_arrays(stepper.spec, explorer.columns)
 
     @property
     def rows(self) -> Rows:

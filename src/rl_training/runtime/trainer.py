@@ -28,7 +28,10 @@ EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length", "success_ra
 
 def columns_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
     """Return the values of an evaluation's summary that are logged; a success rate only if it was reported."""
-    names = [*EVALUATION_COLUMNS, *(name for name in evaluation if name.startswith("info/"))]
+    names = [
+        *EVALUATION_COLUMNS,
+        *(name for name in evaluation if name.startswith(("info/", "mean_reward/"))),
+    ]
     return {name: evaluation[name] for name in names if name in evaluation}
 
 

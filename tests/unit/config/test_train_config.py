@@ -460,8 +460,10 @@ COUNTING = {
     "eval_deterministic": False, "max_eval_episode_steps": 7, "stop_at_reward": 7.0, "stop_after_stale_evals": 7,
     "algorithm": PPOConfig(gamma=0.7), "preprocessing": "atari", "use_action_masks": "off",
     "max_episode_steps": 7, "env_wrappers": ("a:B",), "best_by": "success", "env_groups": 2, "lag": 1,
-    "max_policy_lag": 7, "learner_shards": 2,
+    "max_policy_lag": 7, "learner_shards": 2, "policies": "each", "agent_ids": "on", "opponents": "pool",
+    "eval_against": "random",
 }  # fmt: skip
+POOL_COUNTING = {"opponent_sampling": "recent", "opponent_update_every": 7, "opponent_pool_size": 7}
 ATARI_COUNTING = {
     "image_size": 42, "grayscale": False, "frame_stack": 2, "noop_max": 7, "frame_skip": 2, "max_pool": False,
     "terminal_on_life_loss": False, "fire_reset": False, "clip_reward": False,
@@ -479,6 +481,7 @@ class TestFingerprint:
             *OF_RAY,
             *COUNTING,
             *ATARI_COUNTING,
+            *POOL_COUNTING,
             *OF_DATASETS,
             *BESIDE_DATASETS,
             "algo",
@@ -531,7 +534,10 @@ class TestFingerprint:
         prints += [
             games.with_overrides(**{key: value}).fingerprint() for key, value in ATARI_COUNTING.items()
         ]
-        assert len({config.fingerprint(), *prints}) == len(COUNTING) + len(ATARI_COUNTING) + 1
+        pool = config.with_overrides(opponents="pool")
+        prints += [pool.with_overrides(**{key: value}).fingerprint() for key, value in POOL_COUNTING.items()]
+        counted = len(COUNTING) + len(ATARI_COUNTING) + len(POOL_COUNTING)
+        assert len({config.fingerprint(), *prints}) == counted + 1
 
     def test_masks_that_a_run_found_for_itself_are_no_other_experiment(self):
         config = TrainConfig(**BASE)

@@ -139,28 +139,26 @@ def _same_bounds(source: spaces.Box, shape: tuple[int, ...]) -> spaces.Box:
     return spaces.Box(low, high, dtype=source.dtype.type)
 
 
-class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
+class ObservationImages:
     """Preprocesses every image of an observation, also inside Dict and Tuple; other entries are not changed."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], frames: Frames, channels: Channels = "auto") -> None:
-        super().__init__(env)
+    def __init__(self, space: Space[Any], frames: Frames, channels: Channels = "auto") -> None:
         self._channels = channels
         self._leaves: dict[str, ImagePipeline] = {}
-        self.observation_space = self._transformed(env.observation_space, frames, "")
+        self.space = self._transformed(space, frames, "")
         if not self._leaves:
             raise UserError(
-                f"preprocessing is 'image', but observations {env.observation_space} have no image, a Box of rank 2 or "
+                f"preprocessing is 'image', but observations {space} have no image, a Box of rank 2 or "
                 "3 (in a Dict with 3 pixels a side or more, of rank 2 with 7); leave preprocessing out"
             )
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        """Reset; a frame stack is filled with the first frame."""
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self._mapped(obs, "", ImagePipeline.restart), info
+    def restart(self, obs: Any) -> Any:
+        """Return the first observation of an episode: a frame stack is filled with the first frame."""
+        return self._mapped(obs, "", ImagePipeline.restart)
 
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._mapped(obs, "", ImagePipeline.push), reward, terminated, truncated, info
+    def push(self, obs: Any) -> Any:
+        """Return the observation after a new one."""
+        return self._mapped(obs, "", ImagePipeline.push)
 
     def _transformed(self, space: Space[Any], frames: Frames, key: str) -> Space[Any]:
         """Return the space after preprocessing, and register the pipeline of each image."""
@@ -187,3 +185,21 @@ class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
         if isinstance(obs, tuple):
             return tuple(self._mapped(part, f"{key}/{number}", change) for number, part in enumerate(obs))
         return obs
+
+
+class ImagePreprocessing(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Preprocesses the images of an environment's observations."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], frames: Frames, channels: Channels = "auto") -> None:
+        super().__init__(env)
+        self._images = ObservationImages(env.observation_space, frames, channels)
+        self.observation_space = self._images.space
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        """Reset; a frame stack is filled with the first frame."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._images.restart(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return self._images.push(obs), reward, terminated, truncated, info

@@ -19,6 +19,7 @@ from typing import Any
 from rl_training.algorithms.base import Algorithm
 from rl_training.config import TrainConfig, config_from_dict
 from rl_training.core.errors import UserError
+from rl_training.core.games import game_from_data
 from rl_training.core.spaces.as_data import space_from_data
 from rl_training.core.state import join_state, split_state
 from rl_training.core.types import EnvSpec, Progress, State
@@ -184,7 +185,7 @@ def read_checkpoint(path: Path, trust: Trust = NO_TRUST) -> Checkpoint:
         }
         if "model" not in state:
             raise ValueError("it contains no model")
-        spec = _saved_spec(path, facts["spaces"], config)
+        spec = _saved_spec(path, facts, config)
         if ":" not in algo:  # the size of a custom algorithm's network is unknown
             refuse_larger_network(path, config, state, spec)
         digest = manifest["sha256"]
@@ -217,9 +218,11 @@ def _count(value: Any) -> int:
     return number
 
 
-def _saved_spec(path: Path, saved: Mapping[str, Any], config: TrainConfig) -> EnvSpec:
+def _saved_spec(path: Path, facts: Mapping[str, Any], config: TrainConfig) -> EnvSpec:
     try:
-        observation, action = (space_from_data(saved[name]) for name in SPACES)
+        if facts["game"] is not None:
+            return game_from_data(facts["game"]).spec(config.num_envs)
+        observation, action = (space_from_data(facts["spaces"][name]) for name in SPACES)
     except UserError as error:
         raise UserError(f"checkpoint {path}: {error}") from error
     return EnvSpec(observation, action, config.num_envs, masked=config.use_action_masks == "on")
@@ -261,6 +264,7 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(f"best_checkpoint is {best!r}")
     return {
         "spaces": {name: facts["spaces"][name] for name in SPACES},
+        "game": facts.get("game"),
         "env_factory": facts.get("env_factory") is True,
         "surroundings": dict(facts.get("surroundings", {})),
         "algorithm": _checked_algorithm(facts.get("algorithm")),

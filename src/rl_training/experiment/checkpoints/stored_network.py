@@ -5,6 +5,7 @@ from operator import mul
 from pathlib import Path
 
 from rl_training.algorithms.components import image_reading
+from rl_training.algorithms.teams import state_of_team, team_specs
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.as_data import MAX_NUMBERS
@@ -16,6 +17,10 @@ from rl_training.models.encoders import chosen_encoder, encoder_size
 
 def refuse_larger_network(path: Path, config: TrainConfig, state: Mapping[str, State], spec: EnvSpec) -> None:
     """Raise if the network would have more weights than are stored: a forged config could exhaust the memory."""
+    if spec.game is not None and len(spec.game.teams) > 1:
+        for name, (own, _) in team_specs(spec).items():
+            refuse_larger_network(path, config, state_of_team(state, name), own)
+        return
     settings = config.algorithm
     weights = split_state({group: state.get(group, {}) for group in ("model", "critics")})[0].values()
     widths = getattr(settings, "hidden_sizes", ())

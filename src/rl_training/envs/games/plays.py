@@ -1,0 +1,131 @@
+"""One interface for PettingZoo's two kinds of games: all agents act at once, or one after another."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rl_training.core.types import Info
+from rl_training.envs.checks import InvalidResult
+
+
+@dataclass
+class Outcome:
+    """What a step of a game brought, by agent."""
+
+    rewards: dict[str, float] = field(default_factory=dict)
+    ended: dict[str, tuple[bool, bool]] = field(default_factory=dict)
+    """Whether the game ended for the agent: by a terminal state, by a limit of time."""
+    infos: dict[str, Info] = field(default_factory=dict)
+
+
+class Play(Protocol):
+    """A game in progress. `acting` are the agents whose actions the next step takes; the game is over without any.
+
+    `observe` returns what an agent sees now, or None; `last` asks for the last observation of a game that is cut off.
+    """
+
+    in_turns: bool
+    acting: tuple[str, ...]
+
+    def reset(self, seed: int | None, options: Info | None) -> Outcome: ...
+    def step(self, actions: Mapping[str, Any]) -> Outcome: ...
+    def observe(self, agent: str, *, last: bool = False) -> Any: ...
+
+
+class SimultaneousPlay:
+    """A game of PettingZoo's parallel API."""
+
+    in_turns = False
+
+    def __init__(self, game: Any) -> None:
+        self.game = game
+        self.acting: tuple[str, ...] = ()
+        self._seen: Mapping[str, Any] = {}
+
+    def reset(self, seed: int | None, options: Info | None) -> Outcome:
+        """Begin a game."""
+        result = self.game.reset(seed=seed, options=options)
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Mapping):
+            raise InvalidResult(
+                "returned something else than (observations, infos) from reset, two dicts by agent"
+            )
+        self._seen, infos = result
+        self.acting = tuple(self.game.agents)
+        return Outcome(infos=dict(infos or {}))
+
+    def step(self, actions: Mapping[str, Any]) -> Outcome:
+        """Let all agents act."""
+        result = self.game.step(dict(actions))
+        if not isinstance(result, tuple) or len(result) != 5:
+            raise InvalidResult(
+                "returned something else than five dicts from step (observations, rewards, terminations, "
+                "truncations, infos)"
+            )
+        self._seen, rewards, terminations, truncations, infos = result
+        ended = {
+            agent: (bool(terminations.get(agent)), bool(truncations.get(agent)))
+            for agent in {**terminations, **truncations}
+            if terminations.get(agent) or truncations.get(agent)
+        }
+        self.acting = tuple(agent for agent in self.game.agents if agent not in ended)
+        return Outcome(dict(rewards), ended, dict(infos or {}))
+
+    def observe(self, agent: str, *, last: bool = False) -> Any:
+        """Return what an agent sees now; None if it takes no part."""
+        return self._seen.get(agent)
+
+
+class TurnPlay:
+    """A game of PettingZoo's AEC API. An agent is paid when its turn comes, and when it leaves the game."""
+
+    in_turns = True
+
+    def __init__(self, game: Any, *, watching: bool = False) -> None:
+        """With `watching`, agents also observe the game while they wait for their turn."""
+        self.game, self.watching = game, watching
+        self.acting: tuple[str, ...] = ()
+
+    def reset(self, seed: int | None, options: Info | None) -> Outcome:
+        """Begin a game."""
+        self.game.reset(seed=seed, options=options)
+        outcome = Outcome()
+        self._find_mover(outcome)
+        outcome.rewards.clear()  # of a game that has not begun
+        return outcome
+
+    def step(self, actions: Mapping[str, Any]) -> Outcome:
+        """Let the agent whose turn it is act."""
+        outcome = Outcome()
+        self.game.step(actions[self.acting[0]])
+        self._find_mover(outcome)
+        return outcome
+
+    def observe(self, agent: str, *, last: bool = False) -> Any:
+        """Return what an agent sees now; None where that is not needed."""
+        if agent in self.acting:
+            return self._seen
+        if agent in self._last:
+            return self._last[agent]
+        return self.game.observe(agent) if (self.watching or last) and agent in self.game.agents else None
+
+    def _find_mover(self, outcome: Outcome) -> None:
+        """Let agents that have ended leave; then find the next one that acts, and what it is paid."""
+        game = self.game
+        self._last: dict[str, Any] = {}
+        self.acting = ()
+        while game.agents:
+            agent = game.agent_selection
+            obs, reward, terminated, truncated, info = game.last()
+            outcome.rewards[agent] = outcome.rewards.get(agent, 0.0) + float(reward)
+            outcome.infos[agent] = info
+            if not (terminated or truncated):
+                self.acting, self._seen = (agent,), obs
+                return
+            self._last[agent] = obs
+            outcome.ended[agent] = (bool(terminated), bool(truncated))
+            game.step(None)
+
+
+def play_of(game: Any, *, watching: bool) -> Play:
+    """Return the interface of a game of either kind; what it has says which."""
+    return TurnPlay(game, watching=watching) if hasattr(game, "agent_iter") else SimultaneousPlay(game)
