@@ -91,6 +91,8 @@ class EnvSpec:
     num_envs: int
     masked: bool = False
     """Whether each observation comes with a mask of allowed actions, which is not part of the space."""
+    turns: bool = False
+    """Whether rows may wait for their turn or be dead, so that returns are over a row's own actions."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,9 @@ class StepArrays:
     ended: Array
     """terminated | truncated."""
     valid: Array
-    """False in the row of a next-step autoreset, which is not a transition."""
+    """Whether the action was used: false in the row of a next-step autoreset, which is not a transition, and for an
+    agent that waits for its turn, is dead or has not appeared. What a waiting agent is paid is its reward all the same,
+    and its episode may end."""
     cut: Array
     """Later rewards do not count for earlier actions, although the episode continues: a lost life. Never where `ended`.
 
@@ -166,6 +170,8 @@ class StepArrays:
     """Names of the entries of `info` so far; only if there are `info_keywords`."""
     watched: WatchedStep | None = None
     """Set to have every step write it, for callbacks; None costs nothing."""
+    acts: Array | None = None
+    """Whether the next action of each row will be used; None: all are."""
 
     def __post_init__(self) -> None:
         signal: Array | None = self.signal
@@ -185,7 +191,7 @@ class ActArrays:
     final_value: Array
     """V(final_obs) where truncated, 0 elsewhere."""
     last_value: Array
-    """V(obs) after the last step of a collect."""
+    """V(obs) after the last step of a collect; nan where the row's next action will not be used."""
     extra: dict[str, Array] = field(default_factory=dict)
     """Additional columns that the explorer declares; they are stored and are part of the batches."""
 

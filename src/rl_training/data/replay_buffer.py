@@ -20,6 +20,7 @@ from rl_training.core.types import Array, Obs, ObsArray, State, StepArrays, join
 from rl_training.data.frame_storage import FrameStore, frame_store
 from rl_training.data.n_step import NStepWindow
 from rl_training.data.replay_sampling import PrioritizedSampler, UniformSampler
+from rl_training.data.turn_window import TurnWindow
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,9 @@ class ReplayBuffer:
 
     Per step: `record_action`, then `record_outcome`. With `frame_stack` K the plain observation is a stack [K * C, ...]
     of K frames, oldest first, and each frame is stored once. Memory is allocated when it is first needed.
+
+    With `turns`, a row that is not valid may be that of an agent that waits: a transition leads from one own action of
+    a row to its next one, and has what the row was paid in between.
     """
 
     def __init__(
@@ -71,12 +75,19 @@ class ReplayBuffer:
         priority_alpha: float = 0.6,
         frame_stack: int | None = None,
         extra: Sequence[Column] = (),
+        turns: bool = False,
         allocate: Allocator = np.zeros,
     ) -> None:
         """`obs_shape` and `obs_dtype` (NumPy types) are mappings for Dict observations."""
         if capacity < 1 or num_envs < 1:
             raise ValueError(f"capacity and num_envs must be positive, got {capacity} and {num_envs}")
+        if turns and frame_stack is not None:
+            raise ValueError(
+                f"frame_stack is {frame_stack}, but rows that wait do not see one new frame per transition; leave "
+                "frame_stack out, so that stacks are stored whole"
+            )
         self.capacity, self.num_envs, self.prioritized = capacity, num_envs, prioritized
+        self.turns = turns
         self.total_rows = self.kept_rows = 0
         seen = shaped_columns(obs_shape, obs_dtype)
         self.frames: FrameStore | None = None
@@ -96,7 +107,8 @@ class ReplayBuffer:
         self.dtype = np.dtype(
             [(column.name, column.type, column.shape) for column in self.columns], align=True
         )
-        self.window = NStepWindow(self.dtype, n=n_step, gamma=gamma, num_envs=num_envs)
+        window = TurnWindow if turns else NStepWindow
+        self.window = window(self.dtype, n=n_step, gamma=gamma, num_envs=num_envs)
         self.sampler = (
             PrioritizedSampler(capacity, alpha=priority_alpha) if prioritized else UniformSampler(capacity)
         )

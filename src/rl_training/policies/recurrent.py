@@ -195,7 +195,8 @@ class RecurrentExplorer(ActorCriticExplorer):
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
         """Fill final_value where a time limit cut an episode, with the state of that episode; then reset ended rows.
 
-        An episode also begins after an invalid row of a next-step autoreset.
+        An episode begins with its first valid row: not with the row of a next-step autoreset, nor while an agent is
+        dead or has not had its first turn. A row that waits between two turns remembers what it sees.
         """
         acted.final_value[:] = 0.0
         if step.any_ended:
@@ -205,11 +206,12 @@ class RecurrentExplorer(ActorCriticExplorer):
                 acted.final_value[rows] = self.policy.step(take_rows(step.final_obs, rows), memory)[1]
             self.memory.restart(step.ended)
         if step.num_valid < len(step.valid):
-            self.memory.restart(~step.valid)
+            self.memory.restart(~step.valid & acted.extra[EPISODE_STARTS])
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill last_value without advancing the state."""
+        """Fill last_value without advancing the state; nan for rows that wait."""
         acted.last_value[:] = self.policy.step(step.obs, self.memory.parts)[1]
+        self._mark_waiting(step, acted)
         self.begin_rollout()
 
     def forget(self, rows: Sequence[int]) -> None:
