@@ -22,6 +22,8 @@ from rl_training.data.n_step import NStepWindow
 from rl_training.data.replay_sampling import PrioritizedSampler, UniformSampler
 from rl_training.data.turn_window import TurnWindow
 
+WHOLE_STACKS = "what they see next is not one frame later; leave it out, so that stacks are stored whole"
+
 
 @dataclass(frozen=True)
 class Transitions(TensorStruct):
@@ -82,10 +84,7 @@ class ReplayBuffer:
         if capacity < 1 or num_envs < 1:
             raise ValueError(f"capacity and num_envs must be positive, got {capacity} and {num_envs}")
         if turns and frame_stack is not None:
-            raise ValueError(
-                f"frame_stack is {frame_stack}, but rows that wait do not see one new frame per transition; leave "
-                "frame_stack out, so that stacks are stored whole"
-            )
+            raise ValueError(f"frame_stack is {frame_stack}, but rows may wait: {WHOLE_STACKS}")
         self.capacity, self.num_envs, self.prioritized = capacity, num_envs, prioritized
         self.turns = turns
         self.total_rows = self.kept_rows = 0
@@ -96,14 +95,7 @@ class ReplayBuffer:
             self.frames = frame_store(seen, frame_stack, num_envs=num_envs, num_rows=capacity + waiting)
             seen = {**seen, "": Column("obs", (frame_stack,), np.int64)}
         self._obs_keys, self._extra = list(seen), [column.name for column in extra]
-        self.columns = (
-            *seen.values(),
-            *[replace(column, name=field_name("next_obs", key)) for key, column in seen.items()],
-            Column("actions", action_shape, action_dtype),
-            Column("rewards"),
-            Column("discounts"),
-            *extra,
-        )
+        self.columns = (*_columns(seen, Column("actions", action_shape, action_dtype)), *extra)
         self.dtype = np.dtype(
             [(column.name, column.type, column.shape) for column in self.columns], align=True
         )
@@ -288,6 +280,12 @@ class ReplayBuffer:
         frames.refuse_missing(kept["next_obs"])
         frames.rows_need(kept["obs"][:, 0], oldest_row)
         self._drop_unneeded_frames()
+
+
+def _columns(seen: Mapping[str, Column], actions: Column) -> tuple[Column, ...]:
+    """Return the columns of every transition, for those of its observation by key."""
+    following = [replace(column, name=field_name("next_obs", key)) for key, column in seen.items()]
+    return *seen.values(), *following, actions, Column("rewards"), Column("discounts")
 
 
 def _successors(step: StepArrays) -> ObsArray:

@@ -14,7 +14,7 @@ from rl_training.core.columns import Allocator, Column, Shape, allocated, layout
 from rl_training.core.returns import gae, own_rewards, own_turn_gae, vtrace
 from rl_training.core.spaces.masks import split_mask
 from rl_training.core.tensor_struct import TensorStruct
-from rl_training.core.types import ActArrays, Obs, ObsArray, StepArrays, joined, leaves
+from rl_training.core.types import ActArrays, Array, Obs, ObsArray, StepArrays, joined, leaves
 
 COLUMNS = (
     Column("logprobs"),
@@ -203,15 +203,8 @@ class RolloutBuffer:
         if self.turns:
             if ratios is not None:
                 raise ValueError(NO_VTRACE)
-            self.learned = own_turn_gae(
-                self.own_rewards() if rewards is None else rewards,
-                *(self.values, self.final_values, torch.as_tensor(last_value), torch.from_numpy(stops)),
-                self.valid,
-                gamma=gamma,
-                gae_lambda=gae_lambda,
-                out=self.advantages,
-            )
-            np.add(self.advantages.numpy(), self.values.numpy(), out=self.returns.numpy())
+            rewards = self.own_rewards() if rewards is None else rewards
+            self._compute_own_turns(rewards, torch.as_tensor(last_value), stops, gamma, gae_lambda)
             return
         values, next_values = self.values.numpy(), self.next_values.numpy()
         next_values[:-1] = values[1:]
@@ -238,6 +231,17 @@ class RolloutBuffer:
             out=self.advantages,
         )
         np.add(self.advantages.numpy(), values, out=self.returns.numpy())
+
+    def _compute_own_turns(
+        self, rewards: Tensor, last_value: Tensor, stops: Array, gamma: float, gae_lambda: float
+    ) -> None:
+        self.learned = own_turn_gae(
+            *(rewards, self.values, self.final_values, last_value, torch.from_numpy(stops), self.valid),
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+            out=self.advantages,
+        )
+        np.add(self.advantages.numpy(), self.values.numpy(), out=self.returns.numpy())
 
     def own_rewards(self) -> Tensor:
         """Return the rewards [T, N]; with `turns`, those of own actions, see `core.returns.own_rewards`."""

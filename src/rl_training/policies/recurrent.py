@@ -195,8 +195,8 @@ class RecurrentExplorer(ActorCriticExplorer):
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
         """Fill final_value where a time limit cut an episode, with the state of that episode; then reset ended rows.
 
-        An episode begins with its first valid row: not with the row of a next-step autoreset, nor while an agent is
-        dead or has not had its first turn. A row that waits between two turns remembers what it sees.
+        An episode also begins after an invalid row of a next-step autoreset. Of rows that may wait, it begins with the
+        first own action: before that a row remembers nothing, and from then on what it sees while it waits, too.
         """
         acted.final_value[:] = 0.0
         if step.any_ended:
@@ -206,7 +206,8 @@ class RecurrentExplorer(ActorCriticExplorer):
                 acted.final_value[rows] = self.policy.step(take_rows(step.final_obs, rows), memory)[1]
             self.memory.restart(step.ended)
         if step.num_valid < len(step.valid):
-            self.memory.restart(~step.valid & acted.extra[EPISODE_STARTS])
+            fresh = acted.extra[EPISODE_STARTS] if self.policy.spec.turns else True
+            self.memory.restart(~step.valid & fresh)
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
         """Fill last_value without advancing the state; nan for rows that wait."""
