@@ -213,6 +213,7 @@ def build_replay(
     spec, policy = context.spec, actor.policy
     shape, frames = spec.observation_space.shape, context.frame_stack
     is_stack = frames > 1 and shape is not None and len(shape) > 1 and shape[0] % frames == 0
+    is_stack &= not spec.turns  # rows that wait do not see one new frame per transition
     buffer = ReplayBuffer.for_spaces(
         stored_space(spec),
         spec.action_space,
@@ -224,6 +225,7 @@ def build_replay(
         priority_alpha=priority_alpha,
         frame_stack=frames if is_stack else None,
         extra=actor.explorer.columns,
+        turns=spec.turns,
     )
     replay = ReplaySource(
         buffer,

@@ -153,7 +153,12 @@ class OnPolicyLearner(BaseLearner):
         self.update_path = named_path(self.objective.path, {"loss": loss})
         refuse_autograd(update_path, self.objective.path, {"loss": loss}, actor.policy)
         rows = config.num_steps * actor.policy.spec.num_envs
-        refuse_single_rows(actor.policy, config.smallest_batch(rows), config.larger_batches(rows))
+        if actor.policy.spec.turns:  # any number of rows may have waited
+            refuse_single_rows(
+                actor.policy, 1, "use another encoder for games whose agents take turns or die"
+            )
+        else:
+            refuse_single_rows(actor.policy, config.smallest_batch(rows), config.larger_batches(rows))
         self._rate = ScheduledSetting("learning_rate", config.learning_rate, config.learning_rate_schedule)
         # the layers that models.fast supports have no training mode
         plain = actor.policy.encoding.encoder is None or self.objective.path == "explicit"
@@ -223,6 +228,7 @@ def build_rollouts(
         num_steps=settings.num_steps,
         num_envs=spec.num_envs,
         extra=actor.explorer.columns,
+        turns=spec.turns,
     )
     scaler = actor.policy.reward_normalizer
     return RolloutSource(

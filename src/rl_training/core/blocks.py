@@ -26,7 +26,7 @@ class Block:
     value: Array
     final_value: Array
     last_value: Array
-    """[N]."""
+    """[N]; nan where the row's next action will not be used."""
     extra: dict[str, Array]
     signal: Array
     terminated: Array

@@ -158,7 +158,9 @@ class StepArrays:
     ended: Array
     """terminated | truncated."""
     valid: Array
-    """False in the row of a next-step autoreset, which is not a transition."""
+    """Whether the action was used: false in the row of a next-step autoreset, which is not a transition, and for an
+    agent that waits for its turn, is dead or has not appeared. What a waiting agent is paid is its reward all the same,
+    and its episode may end."""
     cut: Array
     """Later rewards do not count for earlier actions, although the episode continues: a lost life. Never where `ended`.
 
@@ -200,7 +202,7 @@ class ActArrays:
     final_value: Array
     """V(final_obs) where truncated, 0 elsewhere."""
     last_value: Array
-    """V(obs) after the last step of a collect."""
+    """V(obs) after the last step of a collect; nan where the row's next action will not be used."""
     extra: dict[str, Array] = field(default_factory=dict)
     """Additional columns that the explorer declares; they are stored and are part of the batches."""
     teams: "dict[str, ActArrays]" = field(default_factory=dict)

@@ -78,10 +78,16 @@ class RecurrentRolloutBuffer(RolloutBuffer):
         self.sequence_length = sequence_length
 
     def flat(self) -> SequenceBatch:
-        """Return all rows [T * N] as views in time order, and the row numbers of each sequence."""
-        rows = super().flat()
+        """Return all rows [T * N] as views in time order, and the row numbers of each sequence.
+
+        With `turns`, `valid` marks the rows that are learned from: a memory advances in all of them. Sequences without
+        such a row are left out.
+        """
+        rows = self.all_rows()
         numbers = torch.arange(len(rows)).view(-1, self.sequence_length, self.num_envs)
         sequences = numbers.transpose(1, 2).reshape(-1, self.sequence_length)
+        if self.turns and rows.valid is not None:
+            sequences = sequences[rows.valid[sequences].any(dim=1)]
         known: dict[str, Any] = dict(vars(rows))
         extra, state = split_state(known.pop("extra"))
         memory = tuple(part[sequences[:, 0]] for part in state)

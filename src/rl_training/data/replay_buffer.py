@@ -20,6 +20,9 @@ from rl_training.core.types import Array, Obs, ObsArray, State, StepArrays, join
 from rl_training.data.frame_storage import FrameStore, frame_store
 from rl_training.data.n_step import NStepWindow
 from rl_training.data.replay_sampling import PrioritizedSampler, UniformSampler
+from rl_training.data.turn_window import TurnWindow
+
+WHOLE_STACKS = "what they see next is not one frame later; leave it out, so that stacks are stored whole"
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class ReplayBuffer:
 
     Per step: `record_action`, then `record_outcome`. With `frame_stack` K the plain observation is a stack [K * C, ...]
     of K frames, oldest first, and each frame is stored once. Memory is allocated when it is first needed.
+
+    With `turns`, a row that is not valid may be that of an agent that waits: a transition leads from one own action of
+    a row to its next one, and has what the row was paid in between.
     """
 
     def __init__(
@@ -71,12 +77,16 @@ class ReplayBuffer:
         priority_alpha: float = 0.6,
         frame_stack: int | None = None,
         extra: Sequence[Column] = (),
+        turns: bool = False,
         allocate: Allocator = np.zeros,
     ) -> None:
         """`obs_shape` and `obs_dtype` (NumPy types) are mappings for Dict observations."""
         if capacity < 1 or num_envs < 1:
             raise ValueError(f"capacity and num_envs must be positive, got {capacity} and {num_envs}")
+        if turns and frame_stack is not None:
+            raise ValueError(f"frame_stack is {frame_stack}, but rows may wait: {WHOLE_STACKS}")
         self.capacity, self.num_envs, self.prioritized = capacity, num_envs, prioritized
+        self.turns = turns
         self.total_rows = self.kept_rows = 0
         seen = shaped_columns(obs_shape, obs_dtype)
         self.frames: FrameStore | None = None
@@ -85,18 +95,12 @@ class ReplayBuffer:
             self.frames = frame_store(seen, frame_stack, num_envs=num_envs, num_rows=capacity + waiting)
             seen = {**seen, "": Column("obs", (frame_stack,), np.int64)}
         self._obs_keys, self._extra = list(seen), [column.name for column in extra]
-        self.columns = (
-            *seen.values(),
-            *[replace(column, name=field_name("next_obs", key)) for key, column in seen.items()],
-            Column("actions", action_shape, action_dtype),
-            Column("rewards"),
-            Column("discounts"),
-            *extra,
-        )
+        self.columns = (*_columns(seen, Column("actions", action_shape, action_dtype)), *extra)
         self.dtype = np.dtype(
             [(column.name, column.type, column.shape) for column in self.columns], align=True
         )
-        self.window = NStepWindow(self.dtype, n=n_step, gamma=gamma, num_envs=num_envs)
+        window = TurnWindow if turns else NStepWindow
+        self.window = window(self.dtype, n=n_step, gamma=gamma, num_envs=num_envs)
         self.sampler = (
             PrioritizedSampler(capacity, alpha=priority_alpha) if prioritized else UniformSampler(capacity)
         )
@@ -276,6 +280,12 @@ class ReplayBuffer:
         frames.refuse_missing(kept["next_obs"])
         frames.rows_need(kept["obs"][:, 0], oldest_row)
         self._drop_unneeded_frames()
+
+
+def _columns(seen: Mapping[str, Column], actions: Column) -> tuple[Column, ...]:
+    """Return the columns of every transition, for those of its observation by key."""
+    following = [replace(column, name=field_name("next_obs", key)) for key, column in seen.items()]
+    return *seen.values(), *following, actions, Column("rewards"), Column("discounts")
 
 
 def _successors(step: StepArrays) -> ObsArray:

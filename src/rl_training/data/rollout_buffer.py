@@ -1,7 +1,7 @@
 """The rollout buffer: preallocated, written in place, and used for one update."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from rl_training.core.blocks import Block
 from rl_training.core.columns import Allocator, Column, Shape, allocated, layout_of, shaped_columns
-from rl_training.core.returns import gae, vtrace
+from rl_training.core.returns import gae, own_rewards, own_turn_gae, vtrace
 from rl_training.core.spaces.masks import split_mask
 from rl_training.core.tensor_struct import TensorStruct
-from rl_training.core.types import ActArrays, Obs, ObsArray, StepArrays, joined, leaves
+from rl_training.core.types import ActArrays, Array, Obs, ObsArray, StepArrays, joined, leaves
 
 COLUMNS = (
     Column("logprobs"),
@@ -30,6 +30,7 @@ COLUMNS = (
     Column("returns"),
 )
 """The columns of every rollout besides observations and actions."""
+NO_VTRACE = "V-trace corrects for an older policy step by step, which rows that wait do not have; use no lag"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,9 @@ class RolloutBuffer:
 
     `dones[t]`: step t ended an episode, by termination or truncation. `cuts[t]`: returns stop at step t although the
     episode continues. `final_values[t]`: the value of the final observation after a truncation, otherwise 0.
+
+    With `turns`, a row that is not valid may be that of an agent that waits: returns are over its own actions, see
+    `core.returns.own_turn_gae`, and batches have only the rows that are learned from.
     """
 
     obs: Obs
@@ -97,12 +101,13 @@ class RolloutBuffer:
         obs_dtype: Any = None,
         action_dtype: Any = None,
         extra: Sequence[Column] = (),
+        turns: bool = False,
         allocate: Allocator = np.zeros,
     ) -> None:
         """`obs_shape` and `obs_dtype` (NumPy types) are mappings for Dict observations."""
         if num_steps < 1 or num_envs < 1:
             raise ValueError(f"num_steps and num_envs must be positive, got {num_steps} and {num_envs}")
-        self.num_steps, self.num_envs = num_steps, num_envs
+        self.num_steps, self.num_envs, self.turns = num_steps, num_envs, turns
         seen = shaped_columns(obs_shape, obs_dtype)
         self.columns = (*seen.values(), Column("actions", action_shape, action_dtype), *COLUMNS, *extra)
         # NumPy views of the tensors' memory: row writes cost a third of torch's
@@ -124,6 +129,7 @@ class RolloutBuffer:
     def reset(self) -> None:
         """Rewind to row 0."""
         self.row = 0
+        self.learned: Tensor | None = None
         self.valid.fill_(True)
         self.cuts.fill_(False)
 
@@ -191,8 +197,15 @@ class RolloutBuffer:
 
         `rewards` [T, N] replaces the recorded rewards, e.g. by scaled ones. `ratios` [T, N], of the
         probabilities of the learner's policy and the one that collected, correct both by V-trace.
+        With `turns`, `last_value` is nan for rows that wait, and rewards are those of `own_rewards`.
         """
         stops = self.dones.bool().numpy() | self.cuts.numpy()
+        if self.turns:
+            if ratios is not None:
+                raise ValueError(NO_VTRACE)
+            rewards = self.own_rewards() if rewards is None else rewards
+            self._compute_own_turns(rewards, torch.as_tensor(last_value), stops, gamma, gae_lambda)
+            return
         values, next_values = self.values.numpy(), self.next_values.numpy()
         next_values[:-1] = values[1:]
         next_values[-1] = torch.as_tensor(last_value).numpy()
@@ -219,8 +232,34 @@ class RolloutBuffer:
         )
         np.add(self.advantages.numpy(), values, out=self.returns.numpy())
 
+    def _compute_own_turns(
+        self, rewards: Tensor, last_value: Tensor, stops: Array, gamma: float, gae_lambda: float
+    ) -> None:
+        self.learned = own_turn_gae(
+            *(rewards, self.values, self.final_values, last_value, torch.from_numpy(stops), self.valid),
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+            out=self.advantages,
+        )
+        np.add(self.advantages.numpy(), self.values.numpy(), out=self.returns.numpy())
+
+    def own_rewards(self) -> Tensor:
+        """Return the rewards [T, N]; with `turns`, those of own actions, see `core.returns.own_rewards`."""
+        if not self.turns:
+            return self.rewards
+        return own_rewards(self.rewards, self.dones.bool() | self.cuts, self.valid)
+
     def flat(self) -> RolloutBatch:
-        """Return all rows [T * N] as views, in time order."""
+        """Return all rows [T * N] as views, in time order; with `turns`, only those that are learned from, copied."""
+        rows = self.all_rows()
+        if not self.turns or rows.valid is None:
+            return rows
+        learned = torch.from_numpy(np.flatnonzero(rows.valid.numpy()))
+        return replace(rows.take(learned), valid=None)
+
+    def all_rows(self) -> RolloutBatch:
+        """Return all rows [T * N] as views, in time order; `valid` marks those that are learned from."""
+        valid = self.valid if self.learned is None else self.learned
         obs, masks = split_mask(self.obs)
         batch = RolloutBatch(
             obs=obs,
@@ -229,7 +268,7 @@ class RolloutBuffer:
             values=self.values,
             advantages=self.advantages,
             returns=self.returns,
-            valid=None if bool(self.valid.all()) else self.valid,
+            valid=None if bool(valid.all()) else valid,
             extra=self.extra,
             action_masks=masks,
         )

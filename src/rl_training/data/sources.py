@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from rl_training.config.schedules import interpolated
 from rl_training.core.blocks import Block
 from rl_training.core.seeding import generator_state, set_generator_state
+from rl_training.core.spaces.layout import take_rows
 from rl_training.core.types import (
     ActArrays,
     Obs,
@@ -25,21 +26,18 @@ from rl_training.core.types import (
 )
 from rl_training.data.block_recorder import record_steps
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions
-from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
+from rl_training.data.rollout_buffer import NO_VTRACE, RolloutBatch, RolloutBuffer
+from rl_training.data.running_returns import RewardScaler, RunningReturns
 
 MAX_ROWS_AT_ONCE = 2**14
 MAX_BYTES_AT_ONCE = 2**26
 
 
-class RewardScaler(Protocol):
-    """Keeps statistics of returns and scales rewards with them."""
-
-    def update(self, rewards: Tensor, dones: Tensor, valid: Tensor, carry: Tensor) -> None: ...
-    def __call__(self, rewards: Tensor) -> Tensor: ...
-
-
 class RolloutSource:
-    """Yields each rollout once, as a whole, with advantages."""
+    """Yields each rollout once, as a whole, with advantages.
+
+    If rows may wait, it yields only those that are learned from; a rollout without any is dropped.
+    """
 
     def __init__(
         self,
@@ -51,9 +49,11 @@ class RolloutSource:
         log_prob: Callable[[Obs, Tensor], Tensor] | None = None,
     ) -> None:
         """With `log_prob`, that of the learner's policy, advantages and returns are corrected by V-trace."""
+        if log_prob is not None and buffer.turns:
+            raise ValueError(NO_VTRACE)
         self.buffer, self.steps_per_collect, self._log_prob = buffer, buffer.num_steps, log_prob
         self.gamma, self.gae_lambda, self.reward_scaler = gamma, gae_lambda, reward_scaler
-        self._running_returns = torch.zeros(buffer.num_envs, dtype=torch.float64)
+        self._running_returns = RunningReturns(buffer.num_envs, turns=buffer.turns)
         self._last_value = torch.zeros(buffer.num_envs)
 
     def record_action(self, obs: ObsArray, acted: ActArrays) -> None:
@@ -75,12 +75,13 @@ class RolloutSource:
         """Yield the rollout [T * N] with advantages and returns, then rewind the buffer."""
         buffer, rewards = self.buffer, None
         if self.reward_scaler is not None:
-            self.reward_scaler.update(buffer.rewards, buffer.dones, buffer.valid, self._running_returns)
-            rewards = self.reward_scaler(buffer.rewards)
+            self._running_returns.update(self.reward_scaler, buffer.rewards, buffer.dones, buffer.valid)
+            rewards = self.reward_scaler(buffer.own_rewards())
         buffer.compute_returns_and_advantages(
             self._last_value, self.gamma, self.gae_lambda, rewards=rewards, ratios=self._ratios()
         )
-        yield buffer.flat()
+        if buffer.learned is None or bool(buffer.learned.any()):
+            yield buffer.flat()
         buffer.reset()
 
     def _ratios(self) -> Tensor | None:
@@ -110,16 +111,15 @@ class RolloutSource:
 
     def forget(self, rows: Sequence[int]) -> None:
         """Drop the running returns of rows whose episode does not continue."""
-        self._running_returns[list(rows)] = 0.0
+        self._running_returns.forget(rows)
 
     def state_dict(self) -> State:
         """Return the running returns; the buffer is empty between iterations."""
-        return {"running_returns": self._running_returns.clone()}
+        return self._running_returns.state_dict()
 
     def load_state_dict(self, state: State) -> None:
         """Restore the running returns; those of another number of environments are ignored."""
-        if len(state["running_returns"]) == len(self._running_returns):
-            self._running_returns.copy_(state["running_returns"])
+        self._running_returns.load_state_dict(state)
 
 
 class ReplaySource:
@@ -143,7 +143,10 @@ class ReplaySource:
         reward_scaler: RewardScaler | None = None,
         observe: Callable[[Obs], None] | None = None,
     ) -> None:
-        """`beta` increases linearly to 1; `observe` receives every new observation [N, ...], for statistics."""
+        """`beta` increases linearly to 1; `observe` receives every new observation [N, ...], for statistics.
+
+        If rows may wait, it receives those that a row acted on.
+        """
         self.buffer = buffer
         self.steps_per_collect = max(train_freq // buffer.num_envs, 1)
         self.batch_size, self.train_freq = batch_size, train_freq
@@ -154,21 +157,28 @@ class ReplaySource:
         self.recorded = self.batches_given = 0
         self._seen: list[ObsArray] = []
         """Observations of the collection in progress."""
-        self._running_returns = torch.zeros(buffer.num_envs, dtype=torch.float64)
+        self._acted_on: ObsArray = np.zeros(0)
+        """The observations of the step in progress, if rows may wait."""
+        self._counts_turns = buffer.turns and observe is not None
+        self._running_returns = RunningReturns(buffer.num_envs, turns=buffer.turns)
 
     def record_action(self, obs: ObsArray, acted: ActArrays) -> None:
         self.buffer.record_action(obs, acted.action, acted.extra)
+        if self._counts_turns:
+            self._acted_on = joined({key: array.copy() for key, array in leaves(obs)})
 
     def record_outcome(self, step: StepArrays, acted: ActArrays) -> None:
         self.buffer.record_outcome(step)
         self.recorded += step.num_valid
-        if self.observe is not None:
+        if self._counts_turns:
+            self._seen.append(take_rows(self._acted_on, np.flatnonzero(step.valid)))
+        elif self.observe is not None:
             self._seen.append(joined({key: array.copy() for key, array in leaves(step.obs)}))
         if self.reward_scaler is not None:
             rewards, ended, valid = (
                 torch.from_numpy(array)[None] for array in (step.signal, step.ended, step.valid)
             )
-            self.reward_scaler.update(rewards, ended, valid, self._running_returns)
+            self._running_returns.update(self.reward_scaler, rewards, ended, valid)
 
     def end_collect(self, acted: ActArrays) -> None:
         """Update the statistics of observations, step by step: they change between collections, never within one."""
@@ -221,7 +231,7 @@ class ReplaySource:
     def forget(self, rows: Sequence[int]) -> None:
         """Drop the unfinished transitions and running returns of rows whose episode does not continue."""
         self.buffer.forget(list(rows))
-        self._running_returns[list(rows)] = 0.0
+        self._running_returns.forget(rows)
 
     def state_dict(self) -> State:
         """Return everything but the rows, which are saved in segments."""
@@ -230,7 +240,7 @@ class ReplaySource:
             "recorded": self.recorded,
             "batches_given": self.batches_given,
             "rng": generator_state(self.rng),
-            "running_returns": self._running_returns.clone(),
+            **self._running_returns.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -239,5 +249,4 @@ class ReplaySource:
         self.recorded = int(state["recorded"])
         self.batches_given = int(state["batches_given"])
         set_generator_state(self.rng, state["rng"])
-        if len(state["running_returns"]) == len(self._running_returns):
-            self._running_returns.copy_(state["running_returns"])
+        self._running_returns.load_state_dict(state)

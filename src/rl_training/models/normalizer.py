@@ -91,6 +91,26 @@ class RewardNormalizer(nn.Module):
             carry.masked_fill_(dones[t], 0.0)
         self.moments.update(running[valid].reshape(-1, 1))
 
+    def update_own_turns(
+        self, rewards: Tensor, dones: Tensor, valid: Tensor, carry: Tensor, unfinished: Tensor
+    ) -> None:
+        """Merge the returns of own actions, for rows that may wait: what a waiting row is paid is not discounted.
+
+        The return after an own action is complete when the row acts again, or when its episode ends: until then it is
+        `unfinished` [N], which is advanced in place, as is `carry`. An episode without an own action has no return.
+        """
+        complete = []
+        for t in range(len(rewards)):
+            own, ended = valid[t], dones[t]
+            complete.append(carry[unfinished & own])
+            carry.copy_(torch.where(own, carry * self.gamma, carry))
+            unfinished |= own
+            carry += torch.where(unfinished, rewards[t], 0.0)
+            complete.append(carry[unfinished & ended])
+            carry.masked_fill_(ended, 0.0)
+            unfinished &= ~ended
+        self.moments.update(torch.cat(complete).reshape(-1, 1))
+
     def forward(self, rewards: Tensor) -> Tensor:
         scale = (self.moments.var + self.epsilon).rsqrt().to(rewards)
         return (rewards * scale).clamp(-self.clip, self.clip)

@@ -72,9 +72,15 @@ class ActorCriticExplorer(BaseExplorer):
             acted.final_value[rows] = self.policy.values(take_rows(step.final_obs, rows))
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill last_value: the value after the last recorded step of a rollout."""
+        """Fill last_value: the value after the last recorded step of a rollout; nan for rows that wait."""
         acted.last_value[:] = self.policy.values(step.obs)
+        self._mark_waiting(step, acted)
         self.begin_rollout()
+
+    def _mark_waiting(self, step: StepArrays, acted: ActArrays) -> None:
+        """Set last_value to nan where a row does not act next: what follows its last action is not known yet."""
+        if step.acts is not None:
+            acted.last_value[~step.acts] = np.nan
 
     def begin_rollout(self) -> None:
         """Draw new exploration matrices for the next rollout."""

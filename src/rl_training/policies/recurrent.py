@@ -195,7 +195,8 @@ class RecurrentExplorer(ActorCriticExplorer):
     def after_step(self, step: StepArrays, acted: ActArrays) -> None:
         """Fill final_value where a time limit cut an episode, with the state of that episode; then reset ended rows.
 
-        An episode also begins after an invalid row of a next-step autoreset.
+        An episode also begins after an invalid row of a next-step autoreset. Of rows that may wait, it begins with the
+        first own action: before that a row remembers nothing, and from then on what it sees while it waits, too.
         """
         acted.final_value[:] = 0.0
         if step.any_ended:
@@ -204,12 +205,14 @@ class RecurrentExplorer(ActorCriticExplorer):
                 memory = tuple(part[rows] for part in self.memory.parts)
                 acted.final_value[rows] = self.policy.step(take_rows(step.final_obs, rows), memory)[1]
             self.memory.restart(step.ended)
-        if step.acts is None and step.num_valid < len(step.valid):  # agents that wait go on to watch
-            self.memory.restart(~step.valid)
+        if step.num_valid < len(step.valid):
+            fresh = acted.extra[EPISODE_STARTS] if self.policy.spec.turns else True
+            self.memory.restart(~step.valid & fresh)
 
     def end_collect(self, step: StepArrays, acted: ActArrays) -> None:
-        """Fill last_value without advancing the state."""
+        """Fill last_value without advancing the state; nan for rows that wait."""
         acted.last_value[:] = self.policy.step(step.obs, self.memory.parts)[1]
+        self._mark_waiting(step, acted)
         self.begin_rollout()
 
     def forget(self, rows: Sequence[int]) -> None:

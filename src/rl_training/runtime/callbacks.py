@@ -73,7 +73,8 @@ class Callback:
         """Before each update, with the batch that the learner receives; do not change its tensors.
 
         On-policy it is the rollout, a `RolloutBatch` of T * N rows in the order of time with `obs`, `actions`,
-        `logprobs`, `values`, `advantages` and `returns`. Off-policy it is a sample of the replay buffer, `Transitions`
+        `logprobs`, `values`, `advantages` and `returns`; in games whose agents wait or die, only of the rows that are
+        learned from. Off-policy it is a sample of the replay buffer, `Transitions`
         with `obs`, `actions`, `rewards`, `discounts` and `next_obs`, the rows of one batch or of several.
         """
 

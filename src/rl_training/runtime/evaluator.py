@@ -34,6 +34,7 @@ class Evaluator:
         remaining, capped = num_episodes, 0
         stepper.reset()
         step, memory = stepper.out, self.policy.initial_state(len(stepper.rows))
+        fresh = np.ones(len(stepper.rows), np.bool_)  # rows that have not acted yet in their episode
         while remaining:
             actions, memory = self.policy.act(step.obs, memory, deterministic=deterministic, rng=rng)
             stepper.step(actions)
@@ -56,7 +57,9 @@ class Evaluator:
                     remaining -= 1
                     capped += cut is not None and bool(cut[env])
             running.restart(over)
-            _clear(memory, stepper.rows.spread(over) | step.ended)
+            begins = stepper.rows.spread(over) | step.ended
+            _clear(memory, begins)
+            fresh |= begins
         return _evaluation([episode for episodes in finished for episode in episodes], capped)
 
 
