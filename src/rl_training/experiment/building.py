@@ -141,15 +141,16 @@ def refuse_task(algorithm: type[Algorithm], config: TrainConfig, spec: EnvSpec) 
     if spec.game is None:
         if given := config.given_of_games:
             raise UserError(
-                f"{given[0]} is given, but '{config.task}' has a single agent; leave it out, or use a game of PettingZoo"
+                f"{given[0]} is given, but '{config.task}' has a single agent; leave it out, or use a game of "
+                "PettingZoo"
             )
         refuse_actions(algorithm, spec.action_space)
         return
     several = [name for name, usual in OF_ONE_PROCESS.items() if getattr(config, name) != usual]
     if several:
         raise UserError(
-            f"{several[0]} is {getattr(config, several[0])}, but games with several agents are collected and learned in "
-            f"one process; leave it out"
+            f"{several[0]} is {getattr(config, several[0])}, but games with several agents are collected and "
+            f"learned in one process; leave it out"
         )
     if not config.algorithm.plays_games:
         raise UserError(

@@ -38,10 +38,9 @@ class Evaluator:
         while remaining:
             actions, memory = self.policy.act(step.obs, memory, deterministic=deterministic, rng=rng)
             stepper.step(actions)
-            if step.acts is None and step.num_valid < len(
-                stepper.rows
-            ):  # observations in a dead row belong to no episode
-                _clear(memory, ~step.valid)
+            if step.num_valid < len(stepper.rows):  # a memory begins with the first own action
+                _clear(memory, ~step.valid & fresh)
+            fresh &= ~step.valid
             running.add(step)
             cut = None
             if max_episode_steps is not None and (running.lengths >= max_episode_steps).any():
