@@ -250,6 +250,27 @@ def test_returns_of_own_actions_are_merged_when_they_are_complete() -> None:
     assert carry.tolist() == [0.0]
 
 
+def test_what_is_learned_from_are_scaled_rewards_of_own_actions() -> None:
+    class Tenth:
+        """Divides by ten and clips; statistics are of no interest here."""
+
+        def update(self, *arguments: Any) -> None:
+            raise AssertionError
+
+        def update_own_turns(self, *arguments: Any) -> None: ...
+
+        def __call__(self, rewards: torch.Tensor) -> torch.Tensor:
+            return (rewards / 10).clamp(-0.05, 1.0)
+
+    source = RolloutSource(rollout_buffer(), gamma=GAMMA, gae_lambda=LAMBDA, reward_scaler=Tenth())
+    won_game(source)
+    source.end_collect(act_arrays(2, last_value=[7.0, np.nan]))
+    (batch,) = source.batches(Progress())
+    # black's loss comes while it waits: clipped, not lost
+    expected = [0.5 + 0.5 * 0.75 - 0.5 + 0.25 * (0.1 - 0.75), -0.05, 0.1]
+    np.testing.assert_allclose(batch.returns, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["rollout", "replay"])
 def test_running_returns_are_saved_restored_and_forgotten(kind: str) -> None:
     def make() -> Any:

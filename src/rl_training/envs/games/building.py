@@ -35,7 +35,8 @@ def joint_env(raw: Any, config: TrainConfig) -> JointEnv:
     central = None
     if algorithm.central_critic:
         central = central_view(raw, views.seats, getattr(algorithm, "critic_input", "auto"), config.env_id)
-    play = play_of(raw, watching=algorithm.has_memory or central is not None)
+    masked = [seat.masked for team in teams for seat in team.seats]
+    play = play_of(raw, watching=algorithm.has_memory or central is not None, legal=all(masked))
     game = Game(teams, None if central is None else central.space, in_turns=play.in_turns)
     return JointEnv(raw, play, game, views, central=central, max_steps=config.max_episode_steps)
 

@@ -126,6 +126,21 @@ class TurnPlay:
             game.step(None)
 
 
-def play_of(game: Any, *, watching: bool) -> Play:
-    """Return the interface of a game of either kind; what it has says which."""
-    return TurnPlay(game, watching=watching) if hasattr(game, "agent_iter") else SimultaneousPlay(game)
+CHECKS = {"OrderEnforcingWrapper", "AssertOutOfBoundsWrapper"}
+"""PettingZoo's wrappers that only check how a game is used."""
+REFEREE = "TerminateIllegalWrapper"
+"""Its wrapper that ends a game after an action that the mask forbids."""
+
+
+def play_of(game: Any, *, watching: bool, legal: bool = False) -> Play:
+    """Return the interface of a game of either kind; what it has says which. `legal` actions need no referee."""
+    if not hasattr(game, "agent_iter"):
+        return SimultaneousPlay(game)
+    return TurnPlay(without_checks(game, CHECKS | {REFEREE} if legal else CHECKS), watching=watching)
+
+
+def without_checks(game: Any, names: set[str]) -> Any:
+    """Return a game without PettingZoo's outer wrappers of these names, which take half of a step's time."""
+    while type(game).__module__.startswith("pettingzoo.utils.wrappers") and type(game).__name__ in names:
+        game = game.env
+    return game
