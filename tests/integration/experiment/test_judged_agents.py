@@ -82,29 +82,35 @@ def test_games_against_itself_are_the_evaluators_games(trained):
 
 
 def test_memory_is_that_of_training(trained):
-    """An agent with memory acts in a game as the evaluator lets it act: it watches while it waits."""
+    """An agent with memory watches while it waits, and its memory begins with its first own action."""
     model = rl_training.load(trained(algo="recurrent_ppo"), env=boards.nim)
     agent = model.agent
     player = agent_player(agent, "agent", deterministic=True)
-    sides = {"first": ("first",), "second": ("second",)}
-    steps = []
-    rules = rules_of(agent.config, boards.nim, sides)
-    rules.watch = steps.append
+    steps, memories = [], []
+
+    def watch(step):
+        steps.append(step)
+        memories.append(dict(player._tables[0].memory))
+
+    rules = rules_of(agent.config, boards.nim, {"first": ("first",), "second": ("second",)})
+    rules.watch = watch
     play_games(
         rules, [Fixture({"first": player, "second": player}, 5)], {id(player): np.random.default_rng(0)}
     )
+    assert len(steps) >= 3
     game, state = boards.nim(), None
     game.reset(seed=5)
-    fresh = agent.policy.initial_state(2)
-    for number, step in enumerate(steps):
+    for number, (step, memory) in enumerate(zip(steps, memories, strict=True)):
         seen = {name: game.observe(name) for name in game.possible_agents}
         mover = game.agent_selection
-        _, after = model.predict(seen, state)
-        action, _ = model.predict({mover: seen[mover]}, state)
+        action, state = model.predict(seen, state)
         assert action[mover] == step.actions[mover]
-        if number == 0:  # the second player's memory begins with its own first action
-            after = tuple(np.stack([new[0], old[1]]) for new, old in zip(after, fresh, strict=True))
-        state = after
+        if number == 0:  # the second player has not acted yet
+            assert set(memory) == {"first"}
+            state = tuple(np.stack([part[0], np.zeros_like(part[1])]) for part in state)
+        for row, name in enumerate(memory):
+            for ours, theirs in zip(memory[name], state, strict=True):
+                np.testing.assert_allclose(ours[0], theirs[row], rtol=1e-5)
         game.step(action[mover])
 
 
