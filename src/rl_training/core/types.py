@@ -91,6 +91,8 @@ class EnvSpec:
     num_envs: int
     masked: bool = False
     """Whether each observation comes with a mask of allowed actions, which is not part of the space."""
+    critic_space: Space[Any] | None = None
+    """What only critics read besides the observation, which does not contain it; None if there is nothing."""
 
 
 @dataclass(frozen=True)

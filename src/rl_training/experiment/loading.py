@@ -1,6 +1,7 @@
 """Creates agents, new or from disk. Loading builds no environment: the spaces are in the checkpoint."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -91,8 +92,9 @@ def load_agent(
     if env is not None and probe:
         permission.refuse_wrappers(config)
         permission.refuse_arguments(config)
-        spec = probe_spec(config, given.factory)
+        spec = probe_spec(config, given.factory, for_critic=False)
         check_spaces(f"checkpoint {source}", config, spec, checkpoint.spec)
+        spec = replace(spec, critic_space=checkpoint.spec.critic_space)
     return Agent(
         config,
         spec,

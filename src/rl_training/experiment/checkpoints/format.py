@@ -39,6 +39,8 @@ from rl_training.version import __version__
 FORMAT_VERSION = 2
 """Increase it when the layout changes: checkpoints of any other version are refused."""
 SPACES = ("observation_space", "action_space")
+CRITIC_SPACE = "critic_space"
+"""Only of agents whose critic reads more than their actor."""
 MAX_COUNT = 2**62
 """Largest number of steps, updates, rows or bytes in a manifest."""
 MAX_UNSIGNED_BYTES = 256 << 20
@@ -220,9 +222,11 @@ def _count(value: Any) -> int:
 def _saved_spec(path: Path, saved: Mapping[str, Any], config: TrainConfig) -> EnvSpec:
     try:
         observation, action = (space_from_data(saved[name]) for name in SPACES)
+        critic = space_from_data(saved[CRITIC_SPACE]) if CRITIC_SPACE in saved else None
     except UserError as error:
         raise UserError(f"checkpoint {path}: {error}") from error
-    return EnvSpec(observation, action, config.num_envs, masked=config.use_action_masks == "on")
+    masked = config.use_action_masks == "on"
+    return EnvSpec(observation, action, config.num_envs, masked, critic_space=critic)
 
 
 def _read_manifest(path: Path, *, trusted: bool) -> dict[str, Any]:
@@ -260,7 +264,11 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     if best is not None and step_of(best) < 0:
         raise ValueError(f"best_checkpoint is {best!r}")
     return {
-        "spaces": {name: facts["spaces"][name] for name in SPACES},
+        "spaces": {
+            name: facts["spaces"][name]
+            for name in (*SPACES, CRITIC_SPACE)
+            if name in SPACES or name in facts["spaces"]
+        },
         "env_factory": facts.get("env_factory") is True,
         "surroundings": dict(facts.get("surroundings", {})),
         "algorithm": _checked_algorithm(facts.get("algorithm")),
