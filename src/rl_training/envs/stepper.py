@@ -60,15 +60,13 @@ class VectorStepper:
         self.seed = seed
         self.same_step = reads_same_step(env)
         single = env.single_observation_space, env.single_action_space
-        self.spec = env_spec(
-            *single, env.num_envs, masked=masked, critic_obs=critic_obs, for_critic=for_critic
-        )
+        n = env.num_envs
+        self.spec = env_spec(*single, n, masked=masked, critic_obs=critic_obs, for_critic=for_critic)
         self.adapter = ActionAdapter(env.single_action_space)
-        self.rows = Rows.one_per_env(env.num_envs)
+        self.rows = Rows.one_per_env(n)
         self.notices = [] if self.resumable else [NOT_RESUMABLE]
         self.vector_steps = 0
         self._door = env if self.resumable else CheckedVectorEnv(env, same_step=self.same_step)
-        n = env.num_envs
         reward = np.zeros(n, np.float64)
         self.out = StepArrays(
             obs=zeros_for(stored_space(self.spec), n),

@@ -1,7 +1,7 @@
 """A policy with a value function, for the on-policy algorithms."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -79,21 +79,16 @@ class ActorCriticPolicy(NetworkPolicy):
         that of what only the critic reads.
         """
         entries = _entries(spec, entries_encoding, normalize=normalize_obs)
-        super().__init__(
-            spec,
-            encoding=encoding,
-            normalize_obs=normalize_obs,
-            reward_normalizer=reward_normalizer,
-            other_numbers=0 if entries is None else entries.inputs.size,
-        )
+        own = 0 if entries is None else entries.inputs.size
+        common: dict[str, Any] = {"normalize_obs": normalize_obs, "reward_normalizer": reward_normalizer}
+        super().__init__(spec, encoding=encoding, **common, other_numbers=own)
         self.entries, self.entries_encoding = entries, entries_encoding
         self.action_shape, self.action_dtype = action_layout(spec.action_space)
         self._orthogonal = orthogonal_init
         encoder = self.new_encoder(generator)
         inputs = self.features_size(encoder)
-        self.head = self._new_head(
-            log_std_init, (memory_size or inputs, *hidden_sizes)[-1] if use_sde else None
-        )
+        last_size = (memory_size or inputs, *hidden_sizes)[-1]
+        self.head = self._new_head(log_std_init, last_size if use_sde else None)
         entries_encoder = self._new_entries_encoder(generator)
         network = make_network(
             inputs,
@@ -110,10 +105,8 @@ class ActorCriticPolicy(NetworkPolicy):
         critic_encoder = None if encoding.shared else self.new_encoder(generator)
         if self.entries is not None:
             self.network = WithCriticEntries(network, encoder, critic_encoder, entries_encoder)
-        elif encoder is not None and critic_encoder is not None:
-            self.network = EncodedPair(encoder, critic_encoder, network)
         else:
-            self.network = network if encoder is None else Encoded(encoder, network)
+            self.network = _encoded(network, encoder, critic_encoder)
 
     def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
         """Return an encoder; one of ours is initialised like the layers after it."""
@@ -271,6 +264,15 @@ class ActorCriticPolicy(NetworkPolicy):
             values: Array = self._finite(twin.value(read))
             return values
         return self.outputs(obs)[1]
+
+
+def _encoded(network: nn.Module, encoder: nn.Module | None, critic_encoder: nn.Module | None) -> nn.Module:
+    """Return a network on top of no encoder, of a shared one, or of one for the actor and one for the critic."""
+    if encoder is None:
+        return network
+    return (
+        Encoded(encoder, network) if critic_encoder is None else EncodedPair(encoder, critic_encoder, network)
+    )
 
 
 def _entries(spec: EnvSpec, encoding: Encoding, *, normalize: bool) -> CriticEntries | None:

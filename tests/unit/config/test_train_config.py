@@ -460,7 +460,7 @@ COUNTING = {
     "eval_deterministic": False, "max_eval_episode_steps": 7, "stop_at_reward": 7.0, "stop_after_stale_evals": 7,
     "algorithm": PPOConfig(gamma=0.7), "preprocessing": "atari", "use_action_masks": "off",
     "max_episode_steps": 7, "env_wrappers": ("a:B",), "best_by": "success", "env_groups": 2, "lag": 1,
-    "max_policy_lag": 7, "learner_shards": 2,
+    "max_policy_lag": 7, "learner_shards": 2, "critic_obs": ("a",),
 }  # fmt: skip
 ATARI_COUNTING = {
     "image_size": 42, "grayscale": False, "frame_stack": 2, "noop_max": 7, "frame_skip": 2, "max_pool": False,
