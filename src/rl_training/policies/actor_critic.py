@@ -75,16 +75,14 @@ class ActorCriticPolicy(NetworkPolicy):
     ) -> None:
         """`make_network` builds the layers after the encoder; it has the signature of `MLPActorCritic`.
 
-        `memory_size` is the input size of the hidden layers if a recurrent core precedes them. `entries_encoding` is
-        that of what only the critic reads.
+        `memory_size` is the size of a recurrent core before them. `entries_encoding` reads what is for the critic only.
         """
         entries = _entries(spec, entries_encoding, normalize=normalize_obs)
         own = 0 if entries is None else entries.inputs.size
         common: dict[str, Any] = {"normalize_obs": normalize_obs, "reward_normalizer": reward_normalizer}
         super().__init__(spec, encoding=encoding, **common, other_numbers=own)
-        self.entries, self.entries_encoding = entries, entries_encoding
+        self.entries, self.entries_encoding, self._orthogonal = entries, entries_encoding, orthogonal_init
         self.action_shape, self.action_dtype = action_layout(spec.action_space)
-        self._orthogonal = orthogonal_init
         encoder = self.new_encoder(generator)
         inputs = self.features_size(encoder)
         last_size = (memory_size or inputs, *hidden_sizes)[-1]
@@ -102,11 +100,10 @@ class ActorCriticPolicy(NetworkPolicy):
             generator=generator,
             make_last=make_linear_and_features if use_sde else make_linear,
         )
-        critic_encoder = None if encoding.shared else self.new_encoder(generator)
+        encoders = encoder, None if encoding.shared else self.new_encoder(generator)
+        self.network = _encoded(network, *encoders)
         if self.entries is not None:
-            self.network = WithCriticEntries(network, encoder, critic_encoder, entries_encoder)
-        else:
-            self.network = _encoded(network, encoder, critic_encoder)
+            self.network = WithCriticEntries(network, *encoders, entries_encoder)
 
     def new_encoder(self, generator: torch.Generator) -> nn.Module | None:
         """Return an encoder; one of ours is initialised like the layers after it."""

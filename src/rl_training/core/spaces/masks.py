@@ -1,8 +1,8 @@
 """Action masks, stored in a reserved entry of an observation, which is never a feature.
 
 A mask is true for allowed actions: Discrete [n]; MultiDiscrete all components concatenated [n_1 + n_2 + …]; MultiBinary
-a pair for each component, first "0 is allowed", then "1 is allowed" [2n]. `stored.py` says what else is stored like
-this.
+a pair for each component, first "0 is allowed", then "1 is allowed" [2n]. How they are
+stored with observations: `stored.py`.
 """
 
 import math
