@@ -35,13 +35,9 @@ class GameRun(Driven):
     """The package's parts for the script's settings in a game."""
 
     def __init__(self, args: Any) -> None:
-        given = {
-            name: getattr(args, name)
-            for name in (
-                "num_steps", "batch_size", "update_epochs", "learning_rate", "gamma", "gae_lambda", "clip_coef", "ent_coef",
-                "vf_coef", "max_grad_norm",
-            )
-        }  # fmt: skip
+        names = ("num_steps", "batch_size", "update_epochs", "learning_rate", "gamma", "gae_lambda")
+        names += ("clip_coef", "ent_coef", "vf_coef", "max_grad_norm")
+        given = {name: getattr(args, name) for name in names}
         self.config = TrainConfig(
             algo="ppo",
             env_id=f"pettingzoo://{args.game}",
