@@ -32,6 +32,7 @@ from rl_training.models.encoded_network import WithCriticEntries, layers_after_e
 from rl_training.models.fast.acting import NumpyRecurrent
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy, Rows
+from rl_training.policies.base import NetworkPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
 from rl_training.policies.noise import ExplorationMatrices
 
@@ -178,7 +179,7 @@ class RecurrentPolicy(ActorCriticPolicy):
 class RunningMemory:
     """The hidden state of the running episodes, and which of them have just begun."""
 
-    def __init__(self, policy: RecurrentPolicy, num_envs: int) -> None:
+    def __init__(self, policy: NetworkPolicy, num_envs: int) -> None:
         self.parts = policy.initial_state(num_envs)
         self.starts = np.ones(num_envs, np.bool_)
 
