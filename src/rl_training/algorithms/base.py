@@ -266,12 +266,32 @@ class Algorithm:
         *,
         deterministic: bool | None = None,
         env: "EnvFactory | str | None" = None,
+        against: Any = None,
+        games: int = 200,
+        seats: str = "all",
+        random_openings: int = 0,
     ) -> dict[str, Any]:
         """Play `num_episodes` in new environments; return `mean_reward`, `std_reward` and more.
 
-        `env` is another environment with the same spaces: an id, or a function that builds one.
+        `env` is another environment with the same spaces: an id, or a function that builds one. With `against` it
+        plays `games` against another player instead, and also returns how many were won, drawn and lost, with 95%
+        intervals, in total and in `seats` by seat. A player is `random`, `self`, a run or saved agent,
+        `module:function`, a model, or a function of an observation and a mask. The first `random_openings` moves of
+        each game are random: two players that never sample play only one game from each seat.
         """
-        return self.agent.evaluate(num_episodes, deterministic=deterministic, env=env)
+        if against is None:
+            return self.agent.evaluate(num_episodes, deterministic=deterministic, env=env)
+        from rl_training.experiment.games.agent_matches import evaluate_against
+
+        return evaluate_against(
+            self.agent,
+            against,
+            games=games,
+            seats=seats,
+            random_openings=random_openings,
+            deterministic=deterministic,
+            env=env,
+        )
 
     def evaluate_on(
         self,
