@@ -5,15 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from parity_harness import Driven, assert_close, load_script, moves, parameters_of
+from parity_harness import GameParts, assert_close, load_script, moves, parameters_of
 
 from rl_training.algorithms.ppo import PPOConfig
-from rl_training.config import TrainConfig
-from rl_training.core.types import Progress
-from rl_training.envs.stepper_factory import training_stepper
-from rl_training.experiment.building import build_parts
-from rl_training.runtime.metrics import RecentEpisodes
-from rl_training.runtime.sampler import LocalSampler
 
 TOGETHER = {
     "game": "mpe2/simple_spread_v3",
@@ -31,36 +25,6 @@ def script() -> ModuleType:
     return load_script("ippo_reference")
 
 
-class GameRun(Driven):
-    """The package's parts for the script's settings in a game."""
-
-    def __init__(self, args: Any) -> None:
-        names = ("num_steps", "batch_size", "update_epochs", "learning_rate", "gamma", "gae_lambda")
-        names += ("clip_coef", "ent_coef", "vf_coef", "max_grad_norm")
-        given = {name: getattr(args, name) for name in names}
-        self.config = TrainConfig(
-            algo="ppo",
-            env_id=f"pettingzoo://{args.game}",
-            seed=args.seed,
-            total_timesteps=args.total_timesteps,
-            num_envs=args.num_envs,
-            algorithm=PPOConfig(**given, encoder="flat"),
-        )
-        self.stepper = training_stepper(self.config, None)
-        parts = build_parts(self.config, self.stepper.spec)
-        self.learner, self.source = parts.learner, parts.source
-        self.sampler = LocalSampler(self.stepper, parts.actor.explorer, self.source)
-        self.progress = Progress(total_timesteps=self.config.total_timesteps)
-        self.episodes = RecentEpisodes()
-        self.stepper.reset()
-
-    @property
-    def parameters(self) -> list[torch.Tensor]:
-        network = self.learner.policy.network
-        modules = (network.actor_body, network.actor_head, network.critic_body, network.critic_head)
-        return [tensor for module in modules for tensor in parameters_of(module)]
-
-
 @pytest.mark.parametrize(
     "settings", [TOGETHER, IN_TURNS, LONGER], ids=lambda each: each["game"].rpartition("/")[2]
 )
@@ -69,7 +33,7 @@ def test_same_seed_gives_the_same_parameters_after_several_updates(
 ) -> None:
     args = script.Args(total_timesteps=1500, seed=7, update_epochs=3, **settings)
     agent, mean_return = script.train(args)
-    run = GameRun(args)
+    run = GameParts("ppo", PPOConfig, args)
     run.train()
     first = run.source.buffer
     initial = script.Agent(
