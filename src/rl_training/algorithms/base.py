@@ -221,6 +221,7 @@ class Algorithm:
         permission.refuse_schedules(self.config)
         permission.refuse_counts(self.config)
         permission.refuse_dataset(self.config)
+        permission.refuse_players(self.config)
         if self._begins_anew and self._run_dir is None:
             config = self.config.with_overrides(**{name: budget})
             learned = open_checkpoint(start_from, Trust(type(self), permission.granted))

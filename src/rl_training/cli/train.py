@@ -303,7 +303,11 @@ def print_result(result: TrainResult, flags: str = "") -> None:
         return
     if "eval/mean_reward" in result.metrics:
         score = f"{result.metrics['eval/mean_reward']:.1f} ± {result.metrics['eval/std_reward']:.1f}"
-        print(f"Evaluation return {score} after {steps}")
+        games = ""
+        if "eval/win_rate" in result.metrics:
+            won, drawn = (result.metrics[f"eval/{name}_rate"] for name in ("win", "draw"))
+            games = f", {won:.0%} of the games won, {drawn:.0%} drawn,"
+        print(f"Evaluation return {score}{games} after {steps}")
     if result.stop_reason:
         print(f"Stopped early: {printable(result.stop_reason)}")
     print(f"Run folder        {run_dir}")

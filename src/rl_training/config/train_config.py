@@ -213,8 +213,9 @@ class TrainConfig(CheckedConfig):
     """opponents pool: how many snapshots are kept, the first one and the newest ones."""
     eval_against: str = "auto"
     """Games: who plays the other seats in evaluations: self, the policy itself; random; a run or saved agent; or
-    module:function, which maps an observation and a mask to an action. auto is random where there are opponents or
-    best_by is win_rate, and self otherwise."""
+    module:function, which maps an observation and a mask to an action. The policy takes all seats in turn, and games
+    against an agent begin with two random moves, unless eval_deterministic is off. auto is random where there are
+    opponents or best_by is win_rate, and self otherwise."""
     preprocessing: Literal["none", "image", "atari"] = "none"
     """Preprocessing of observations: none; image, which resizes and stacks images; atari, the standard preprocessing
     of Atari games."""

@@ -174,6 +174,11 @@ def refuse_task(algorithm: type[Algorithm], config: TrainConfig, spec: EnvSpec) 
                 f"{given[0]} is given, but '{config.task}' has a single agent; leave it out, or use a game of "
                 "PettingZoo"
             )
+        if config.best_by == "win_rate":
+            raise UserError(
+                f"best_by is win_rate, but '{config.task}' has a single agent; use reward or success, or a game of "
+                "PettingZoo"
+            )
         refuse_actions(algorithm, spec.action_space)
         return
     several = [name for name, usual in OF_ONE_PROCESS.items() if getattr(config, name) != usual]

@@ -3,9 +3,10 @@
 from typing import Any
 
 from rl_training.core.errors import UserError
+from rl_training.core.seeding import evaluation_generators
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.agent import Agent
-from rl_training.experiment.games.judging import ALL, judge, rules_of, summary_of
+from rl_training.experiment.games.judging import ALL, check_players, judge, rules_of, summary_of
 from rl_training.experiment.games.opponents import SELF, agent_player, find_player, sides_of
 
 DEFAULT_GAMES = 200
@@ -46,8 +47,11 @@ def evaluate_against(
             against, config, what="against", deterministic=greedy, trust_modules=trust_modules
         )
     sides = sides_of(player.game)
+    rules = rules_of(config, factory, sides)
+    with evaluation_generators(config.seed):
+        check_players(rules, [player, opponent])
     judged = judge(
-        rules_of(config, factory, sides),
+        rules,
         player,
         opponent,
         games=games,

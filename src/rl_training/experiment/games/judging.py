@@ -113,7 +113,6 @@ def judge(
     chosen = chosen_sides(rules.sides, seats)
     fixtures = fixtures_for(rules.sides, chosen, player, opponent, games, seed, random_openings)
     with evaluation_generators(seed):
-        check_players(rules, [player, opponent])
         played = play_games(rules, [fixture for _, fixture in fixtures], generators([player, opponent], seed))
     if capped := sum(game.capped for game in played):
         warnings.warn(

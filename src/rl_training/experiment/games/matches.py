@@ -135,7 +135,8 @@ class Table:
         if self.game is None or self.rules.rebuild:
             self.close()
             self.game = self.rules.build()
-            self.play = play_of(self.game, watching=self.watching)
+        legal = all(player.legal for player in fixture.seating.values())
+        self.play = play_of(self.game, watching=self.watching, legal=legal)
         self.fixture = fixture
         self.actions: dict[str, Any] = {}
         self._opening = np.random.default_rng(fixture.opening_seed)

@@ -44,10 +44,13 @@ class Turn:
 
 
 class Player(Protocol):
-    """Chooses actions for turns; `watches` asks for the observations of agents that wait as well."""
+    """Chooses actions for turns."""
 
     name: str
     watches: bool
+    """Whether it asks for the observations of agents that wait as well."""
+    legal: bool
+    """Whether it never chooses an action that a mask forbids, so that the game need not check it."""
 
     def begin(self, table: int, game: Any, agents: Sequence[str]) -> None:
         """Take the seats of `agents` in a new game at a table."""
@@ -59,7 +62,7 @@ class Player(Protocol):
 class RandomPlayer:
     """Draws uniformly among the allowed actions."""
 
-    name, watches = "random", False
+    name, watches, legal = "random", False, True
 
     def __init__(self) -> None:
         self._spaces: dict[tuple[int, str], Space[Any]] = {}
@@ -75,7 +78,7 @@ class RandomPlayer:
 class FunctionPlayer:
     """Calls a function of the user."""
 
-    watches = False
+    watches, legal = False, False
 
     def __init__(self, function: PlayerFunction, name: str) -> None:
         self.function, self.name = function, name
@@ -134,6 +137,7 @@ class PolicyPlayer:
         """`game` describes the agents as the policy was trained with them."""
         self.game, self.config, self.name, self.deterministic = game, config, name, deterministic
         self.watches = config.algorithm.has_memory or config.algorithm.central_critic
+        self.legal = all(seat.masked for seat in game.seats)
         self._tables: dict[int, _Seated] = {}
         self._teams = [_TeamPlayer(team, _policy_of(policy, team.name)) for team in game.teams]
         self._place = {seat.name: (team, number) for team in self._teams for number, seat in team.seats}
