@@ -189,7 +189,7 @@ class Agent:
     def playground(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
         """Return the config and the function to build evaluation environments; these may have no action masks."""
         config, factory = self.environment(env)
-        if not self.spec.masked:
+        if not self.spec.masked or self.spec.game is not None:  # masks of agents come with their observations
             return config, factory
         settled = with_masks(
             config.with_overrides(use_action_masks="auto"), replace(self.given, factory=factory)
