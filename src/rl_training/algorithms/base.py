@@ -51,6 +51,8 @@ class Algorithm:
     """Whether continuous actions must have finite bounds."""
     takes_action_masks: ClassVar[bool] = False
     """Whether its policy uses action masks."""
+    needs_critic_space: ClassVar[bool] = False
+    """Whether it needs something that only critics read: of a game with several agents, or named by `critic_obs`."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ RUN_GROUPS = {
     "run": ("env_id", "seed", "total_timesteps", "output_dir", "device", "num_threads", "update_path"),
     "environments": (
         "num_envs", "env_backend", "env_kwargs", "env_wrappers", "max_episode_steps", "env_timeout", "rebuild_envs",
-        "max_restarts", "use_action_masks", "normalize_obs", "normalize_reward",
+        "max_restarts", "use_action_masks", "critic_obs", "normalize_obs", "normalize_reward",
     ),
     "several processes and machines": (
         "engine", "env_groups", "lag", "max_policy_lag", "learner_shards", "num_samplers", "num_learners",

@@ -181,6 +181,8 @@ class StepArrays:
     """Set to have every step write it, for callbacks; None costs nothing."""
     acts: Array | None = None
     """Whether the next action of each row will be used; None if all are."""
+    played: Array | None = None
+    """Whether the action was used, also where an opponent chose it, so that the row is not valid; None without them."""
     teams: "dict[str, StepArrays]" = field(default_factory=dict)
     """Views of the rows of each team, where several policies play; `obs` and `final_obs` are then dicts by team."""
 

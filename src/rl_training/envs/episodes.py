@@ -189,12 +189,13 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
         return hasattr(game, "ale") and bool(self.observation_space == game.observation_space)
 
     def has_time_limit(self) -> bool:
-        """Return whether episodes have a time limit, of Gymnasium or the Arcade Learning Environment."""
+        """Return whether episodes have a time limit, of Gymnasium, a game or the Arcade Learning Environment."""
         registered = self.spec is not None and self.spec.max_episode_steps is not None
         layer: Any = self.env
         while isinstance(layer, gymnasium.Wrapper) and not isinstance(layer, TimeLimit):
             layer = layer.env
-        return registered or isinstance(layer, TimeLimit) or hasattr(self.unwrapped, "ale")
+        of_game = getattr(self.unwrapped, "has_own_limit", False)
+        return registered or of_game or isinstance(layer, TimeLimit) or hasattr(self.unwrapped, "ale")
 
     def mask_method(self) -> str | None:
         """Return whether the environment has a method for masks: see `envs.masks.mask_method`."""
@@ -225,7 +226,8 @@ class SeededEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def _name(self) -> str:
-        name = self.env.spec.id if self.env.spec is not None else type(self.env.unwrapped).__name__
+        game = self.env.unwrapped
+        name = self.env.spec.id if self.env.spec is not None else getattr(game, "called", type(game).__name__)
         return f"environment {self.env_index} ({name})"
 
     @property

@@ -38,7 +38,9 @@ def joint_env(raw: Any, config: TrainConfig) -> JointEnv:
     masked = [seat.masked for team in teams for seat in team.seats]
     play = play_of(raw, watching=algorithm.has_memory or central is not None, legal=all(masked))
     game = Game(teams, None if central is None else central.space, in_turns=play.in_turns)
-    return JointEnv(raw, play, game, views, central=central, max_steps=config.max_episode_steps)
+    return JointEnv(
+        raw, play, game, views, central=central, max_steps=config.max_episode_steps, called=config.env_id
+    )
 
 
 def game_of(space: Any) -> Game | None:

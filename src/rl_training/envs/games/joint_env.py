@@ -87,9 +87,11 @@ class JointEnv(gymnasium.Env[Any, Any]):
         *,
         central: CentralView | None = None,
         max_steps: int | None = None,
+        called: str = "game",
     ) -> None:
-        """`raw` is the game itself; it is cut off after `max_steps`."""
+        """`raw` is the game itself; it is cut off after `max_steps`. Errors say how it is `called`."""
         self.raw, self.play, self.game, self.max_steps = raw, play, game, max_steps
+        self.called, self.has_own_limit = called, max_steps is not None
         self._steps = 0
         self.views, self.central = views, central
         self.metadata = dict(getattr(raw, "metadata", {}))
@@ -126,6 +128,8 @@ class JointEnv(gymnasium.Env[Any, Any]):
         self._open = set(self.game.agents)
         outcome = self.play.reset(seed, options)
         self._check_agents()
+        if not self.play.acting:
+            raise InvalidResult("has no agents after reset; let at least one begin")
         return self._observation(outcome), self._info(outcome)
 
     def step(self, action: Array) -> tuple[Any, float, bool, bool, Info]:
@@ -145,6 +149,7 @@ class JointEnv(gymnasium.Env[Any, Any]):
         truncated = over and any(cut and not done for done, cut in outcome.ended.values())
         if not over and self._steps == self.max_steps:
             over = truncated = True
+            self.play.break_off(outcome)
         obs = self._observation(outcome, over=over, truncated=truncated)
         total = float(sum(outcome.rewards.values()))
         return obs, total, over and not truncated, truncated, self._info(outcome)
@@ -157,7 +162,9 @@ class JointEnv(gymnasium.Env[Any, Any]):
         for agent, reward in outcome.rewards.items():
             if not math.isfinite(reward):
                 raise InvalidResult(f"paid agent '{agent}' {reward}; rewards must be finite")
-            rewards[self._row(agent)] = reward
+            row = self._row(agent)
+            if agent in self._open:  # the rest of the game is not the business of those that ended
+                rewards[row] = reward
         ended = dict(outcome.ended)
         if over:  # agents that left without a word, or never came
             ended = dict.fromkeys(self._open, (not truncated, truncated)) | ended
@@ -170,10 +177,12 @@ class JointEnv(gymnasium.Env[Any, Any]):
             acts = agent in self.play.acting and not over
             flags[self._index[agent], ACTS] = acts
             raw = self.play.observe(agent, last=over) if agent in self._open else None
-            obs, mask = self.views.of(agent, raw, outcome.infos.get(agent))
+            if acts and raw is None:
+                raise InvalidResult(f"gave agent '{agent}' no observation, although it acts next")
+            obs, said = self.views.of(agent, raw)
             leaves = None if obs is None else dict(nested_leaves(obs))
             self._write(rows, number, leaves)
-            rows.allow(number, mask if acts else None)
+            rows.allow(number, self.views.mask(agent, said, outcome.infos.get(agent)) if acts else None)
             seen[agent] = obs
         self._open -= ended.keys()
         found: dict[str, Any] = {REWARDS: rewards.view(np.uint8).reshape(count, 8), FLAGS: flags}

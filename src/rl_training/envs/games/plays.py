@@ -22,6 +22,7 @@ class Play(Protocol):
     """A game in progress. `acting` are the agents whose actions the next step takes; the game is over without any.
 
     `observe` returns what an agent sees now, or None; `last` asks for the last observation of a game that is cut off.
+    `break_off` adds to an outcome what the agents that wait have not been told yet, because the game is cut off.
     """
 
     in_turns: bool
@@ -30,6 +31,7 @@ class Play(Protocol):
     def reset(self, seed: int | None, options: Info | None) -> Outcome: ...
     def step(self, actions: Mapping[str, Any]) -> Outcome: ...
     def observe(self, agent: str, *, last: bool = False) -> Any: ...
+    def break_off(self, outcome: Outcome) -> None: ...
 
 
 class SimultaneousPlay:
@@ -55,7 +57,7 @@ class SimultaneousPlay:
 
     def step(self, actions: Mapping[str, Any]) -> Outcome:
         """Let all agents act."""
-        result = self.game.step(dict(actions))
+        result = self.game.step({agent: actions[agent] for agent in self.acting})  # in the order of the game
         if not isinstance(result, tuple) or len(result) != 5:
             raise InvalidResult(
                 "returned something else than five dicts from step (observations, rewards, terminations, "
@@ -73,6 +75,9 @@ class SimultaneousPlay:
     def observe(self, agent: str, *, last: bool = False) -> Any:
         """Return what an agent sees now; None if it takes no part."""
         return self._seen.get(agent)
+
+    def break_off(self, outcome: Outcome) -> None:
+        """Do nothing: nobody waits."""
 
 
 class TurnPlay:
@@ -108,6 +113,16 @@ class TurnPlay:
             return self._last[agent]
         return self.game.observe(agent) if (self.watching or last) and agent in self.game.agents else None
 
+    def break_off(self, outcome: Outcome) -> None:
+        """Pay the agents that wait what they would be told at their next turn."""
+        owed = getattr(self.game, "_cumulative_rewards", {})
+        for agent in self.game.agents:
+            if agent in self.acting:  # it was told already
+                continue
+            outcome.rewards[agent] = outcome.rewards.get(agent, 0.0) + float(owed.get(agent, 0.0))
+            if self.game.terminations.get(agent):
+                outcome.ended[agent] = (True, False)
+
     def _find_mover(self, outcome: Outcome) -> None:
         """Let agents that have ended leave; then find the next one that acts, and what it is paid."""
         game = self.game
@@ -124,6 +139,10 @@ class TurnPlay:
             self._last[agent] = obs
             outcome.ended[agent] = (bool(terminated), bool(truncated))
             game.step(None)
+            if agent in game.agents:
+                raise InvalidResult(
+                    f"keeps agent '{agent}' in agents after it ended and took its last step; remove it there"
+                )
 
 
 CHECKS = {"OrderEnforcingWrapper", "AssertOutOfBoundsWrapper"}

@@ -1,17 +1,17 @@
 """What each agent sees: its observation without the mask, with images preprocessed."""
 
+import contextlib
 from typing import Any
 
-import numpy as np
 from gymnasium import Space, spaces
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.games import Seat
-from rl_training.core.spaces.masks import NoMask, as_masks, mask_counts
+from rl_training.core.spaces.masks import NoMask, as_masks, mask_counts, possible
 from rl_training.core.types import Array, Info
 from rl_training.envs.checks import InvalidResult
-from rl_training.envs.masks import NAME
+from rl_training.envs.masks import NAME, has_mask_entry
 from rl_training.envs.preprocessing.images import ObservationImages
 
 PLAIN = "observation"
@@ -46,6 +46,9 @@ class SeatViews:
         self.uses_masks = config.use_action_masks != "off"
         self._images: dict[str, ObservationImages] = {}
         self._begun: set[str] = set()
+        self._late: set[str] = set()
+        """Agents that are not there at first, so it is not known whether they are told masks."""
+        self._told = self._told_masks(game)
         self.seats = {agent: self._seat(agent, config) for agent in agents}
 
     def _seat(self, agent: str, config: TrainConfig) -> Seat:
@@ -60,15 +63,29 @@ class SeatViews:
             self._images[agent] = ObservationImages(seen, config.frames, config.algorithm.image_channels)
             seen = self._images[agent].space
         maskable = self.uses_masks and mask_counts(actions) is not None
-        masked = isinstance(space, spaces.Dict) and NAME in space.spaces
-        return Seat(agent, seen, actions, masked=maskable and masked)
+        return Seat(agent, seen, actions, masked=maskable and (has_mask_entry(space) or agent in self._told))
+
+    def _told_masks(self, game: Any) -> set[str]:
+        """Return the agents that find their masks in `info`: those that do at first, and those that come later."""
+        asked = [
+            agent
+            for agent, space in self.spaces.items()
+            if not has_mask_entry(space) and mask_counts(self.actions[agent]) is not None
+        ]
+        if not self.uses_masks or not asked:
+            return set()
+        first = told_at_first(game)
+        found = {agent for agent in asked if NAME in first.get(agent, {})}
+        if found:
+            self._late = {agent for agent in asked if agent not in first}
+        return found | self._late
 
     def restart(self) -> None:
         """Begin a new episode."""
         self._begun.clear()
 
-    def of(self, agent: str, raw: Any, info: Info | None) -> tuple[Any, Array | None]:
-        """Return what an agent's policy sees, None if it sees nothing now, and the mask of its actions."""
+    def of(self, agent: str, raw: Any) -> tuple[Any, Any]:
+        """Return what an agent's policy sees, None if it sees nothing now, and the mask in its observation."""
         if raw is None:
             return None, None
         obs, said = split_observation(raw)
@@ -76,12 +93,19 @@ class SeatViews:
             images = self._images[agent]
             obs = images.push(obs) if agent in self._begun else images.restart(obs)
             self._begun.add(agent)
+        return obs, said
+
+    def mask(self, agent: str, said: Any, info: Info | None) -> Array | None:
+        """Return the mask of an agent that acts next, None if it has none; `said` is the one in its observation."""
         if not self.seats[agent].masked:
-            return obs, None
+            return None
         said = (info or {}).get(NAME) if said is None else said
+        if said is None and agent in self._late:
+            return None
         if said is None:
             raise InvalidResult(
-                f"gave agent '{agent}' no mask of its actions; give one at every step of its own"
+                f"gave agent '{agent}' no mask of its actions; give one at every step of its own, or set "
+                "use_action_masks to off"
             )
         counts = mask_counts(self.actions[agent])
         assert counts is not None
@@ -89,4 +113,18 @@ class SeatViews:
             mask = as_masks(said, sum(counts))
         except NoMask as problem:
             raise InvalidResult(f"gave agent '{agent}' an action mask {problem}") from None
-        return obs, mask if np.any(mask) else None
+        if not possible(mask[None], counts).all():
+            raise InvalidResult(
+                f"allows agent '{agent}' no action, although it acts next: its mask is {mask.astype(int).tolist()}; "
+                "end the game for it, or fix the mask"
+            )
+        return mask
+
+
+def told_at_first(game: Any) -> dict[str, Info]:
+    """Begin a game, and return what each agent is told then; nothing if that fails, which training will report."""
+    with contextlib.suppress(Exception):
+        result = game.reset(seed=0)
+        infos = result[1] if isinstance(result, tuple) else game.infos
+        return {agent: infos.get(agent) or {} for agent in game.agents}
+    return {}
