@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rl_training.experiment.agent import Agent
 from rl_training.experiment.games.boards import render_mode_for, shown_by
 from rl_training.experiment.games.game_records import GameWriter
 from rl_training.experiment.games.judging import check_players, rules_of
-from rl_training.experiment.games.matches import Fixture, Table, asked
+from rl_training.experiment.games.matches import Fixture, Table, actions_of, asked
 from rl_training.experiment.games.opponents import agent_player
 from rl_training.experiment.games.players import Player, Turn, allowed_actions, mask_of
 
@@ -35,7 +36,7 @@ class Quit(Exception):
 
 @dataclass(frozen=True)
 class Terminal:
-    """Where a person is told and asked: `ask` shows a prompt and returns a line; it raises EOFError at the end."""
+    """How a person is spoken to: `ask` shows a prompt and returns a line; it raises EOFError at the end."""
 
     say: Callable[[str], None]
     ask: Callable[[str], str]
@@ -129,7 +130,7 @@ def play_against(
                 counts[result] += 1
                 if writer is not None:
                     writer.finish(table.played())
-                last = asked(rules, "observe", lambda own=own: table.play.observe(own, last=True))  # type: ignore[misc]  # a default binds it
+                last = asked(rules, "observe", partial(table.play.observe, own, last=True))
                 if last is not None:
                     terminal.say("\n" + human.board(own, last))
                 terminal.say({"win": "You won.", "draw": "A draw.", "loss": "You lost."}[result])
@@ -149,7 +150,7 @@ def _play(table: Table, human: Human, terminal: Terminal, rng: np.random.Generat
             if player is human:
                 table.actions[turn.agent] = human.act([turn], rng)[0]
                 continue
-            action = asked(table.rules, "step", lambda player=player, turn=turn: player.act([turn], rng)[0])  # type: ignore[misc]  # defaults bind them
+            action = actions_of(table.rules, player, [turn], rng)[0]
             if turn.acts:
                 table.actions[turn.agent] = action
                 told.append(f"{turn.agent} plays {action}")
