@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from support.games import JointGame, Plot, Role, TurnGame
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
+from support.games import JointGame, Plot, Role, TurnGame
 
 GAMMA = 0.9
 ON_POLICY: dict[str, Any] = {
