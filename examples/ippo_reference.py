@@ -311,7 +311,7 @@ def advantages_and_returns(
         delta = waiting_reward + gamma * next_value - rollout.values[t]
         advantages[t] = torch.where(valid, delta + gamma * gae_lambda * trace, 0.0)
         known[t] = valid & ~open_end
-        trace = torch.where(valid, advantages[t], trace)
+        trace = torch.where(valid, torch.where(open_end, 0.0, advantages[t]), trace)
         next_value = torch.where(valid, rollout.values[t], next_value)
         waiting_reward = torch.where(valid, 0.0, waiting_reward)
         open_end = open_end & ~valid

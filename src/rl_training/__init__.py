@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         CQL,
         DQN,
         IQL,
+        MAPPO,
         PPO,
         SAC,
         TD3,
@@ -43,6 +44,7 @@ __all__ = [
     "CQL",
     "DQN",
     "IQL",
+    "MAPPO",
     "PPO",
     "SAC",
     "TD3",
@@ -101,15 +103,24 @@ def check_env(
     *,
     env_wrappers: "Sequence[Any]" = (),
     max_episode_steps: "int | None" = None,
+    critic_obs: "Sequence[str]" = (),
 ) -> "EnvReport":
     """Check an environment before training and report every problem: `print(check_env("CartPole-v1"))`.
 
     `env` is an id, a function that builds an environment, or an environment. For an environment, the checks that
-    compare it with a new one are skipped. `env_wrappers` and `max_episode_steps` are as in a run's settings.
+    compare it with a new one are skipped. `env_wrappers`, `max_episode_steps` and `critic_obs` are as in a run's
+    settings.
     """
     from rl_training.experiment.environment_check import check_env as check
 
-    return check(env, env_kwargs, seed, env_wrappers=env_wrappers, max_episode_steps=max_episode_steps)
+    return check(
+        env,
+        env_kwargs,
+        seed,
+        env_wrappers=env_wrappers,
+        max_episode_steps=max_episode_steps,
+        critic_obs=critic_obs,
+    )
 
 
 def load_runs(*patterns: "str | PathLike[str]") -> "Runs":

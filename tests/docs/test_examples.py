@@ -25,6 +25,7 @@ PAGES = [
     "docs/logging.md",
     "docs/masks.md",
     "docs/memory.md",
+    "docs/privileged-critics.md",
 ]
 
 

@@ -124,6 +124,24 @@ class AnySpaces(gymnasium.Env):
         return self.observation_space.sample(), reward, self.time >= self.length, False, {}
 
 
+class Privileged(Lottery):
+    """The clock of `Lottery` with its true phase as an entry, as a simulator knows more than the sensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict(
+            {
+                "clock": self.observation_space,
+                "phase": spaces.Discrete(self.length + 1),
+                "shift": spaces.Box(-np.inf, np.inf, (3,), np.float32),
+            }
+        )
+
+    def _obs(self) -> Any:
+        shift = getattr(self, "shift", np.zeros(3, np.float32))
+        return {"clock": super()._obs(), "phase": self.time, "shift": shift}
+
+
 class Faulty(Clockwork):
     """Works for `fail_after` steps of its life, then fails in the way `mode` says."""
 
@@ -170,7 +188,17 @@ class Unsupported(Clockwork):
             self.observation_space = spaces.Dict({"words": spaces.Text(5), "clock": spaces.Discrete(3)})
 
 
-for _name in ("Clockwork", "Lottery", "Counting", "Still", "Slow", "Endless", "Faulty", "Unsupported"):
+for _name in (
+    "Clockwork",
+    "Lottery",
+    "Counting",
+    "Still",
+    "Slow",
+    "Endless",
+    "Privileged",
+    "Faulty",
+    "Unsupported",
+):
     gymnasium.register(f"{_name}-v0", entry_point=f"tiny_envs:{_name}", disable_env_checker=True)
 gymnasium.register(
     "Pole-v0",

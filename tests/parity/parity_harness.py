@@ -6,7 +6,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from rl_training.core.types import EnvSpec, Progress, UpdateResult
 from rl_training.datasets.dataset import Dataset
 from rl_training.envs.factory import EnvFactory, make_vector_env
 from rl_training.envs.stepper import VectorStepper
+from rl_training.envs.stepper_factory import training_stepper
 from rl_training.experiment.building import build_parts
 from rl_training.runtime.metrics import RecentEpisodes
 from rl_training.runtime.sampler import LocalSampler
@@ -79,11 +80,16 @@ class Driven:
     """The package's parts for a config, driven as the trainer drives them."""
 
     def __init__(
-        self, config: TrainConfig, *, factory: EnvFactory | None = None, clip_reward: bool = False
+        self,
+        config: TrainConfig,
+        *,
+        factory: EnvFactory | None = None,
+        clip_reward: bool = False,
+        stepper: Any = None,
     ) -> None:
         self.config = config
         masked = config.use_action_masks == "on"
-        self.stepper = CountingStepper(
+        self.stepper = stepper or CountingStepper(
             make_vector_env(config, factory=factory), clip_reward=clip_reward, masked=masked
         )
         parts = build_parts(config, self.stepper.spec)
@@ -183,6 +189,33 @@ class Package(Driven):
             algorithm=settings(**given | others),
         )
         super().__init__(config)
+
+
+class GameParts(Driven):
+    """The package's parts for a script's settings in a game with several agents."""
+
+    def __init__(self, algo: str, settings: type[AlgorithmConfig], args: Any, **run: Any) -> None:
+        """`run` are settings of the run; of the script's, those that the algorithm has are used."""
+        known = {item.name for item in fields(settings)}
+        given = {name: value for name, value in asdict(args).items() if name in known}
+        config = TrainConfig(
+            algo=algo,
+            env_id=f"pettingzoo://{args.game}",
+            seed=args.seed,
+            total_timesteps=args.total_timesteps,
+            num_envs=args.num_envs,
+            algorithm=settings(**given, encoder="flat"),  # type: ignore[arg-type]  # of the algorithm
+            **run,
+        )
+        super().__init__(config, stepper=training_stepper(config, None))
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Those of the actor, then of the critic, in the order of the scripts."""
+        network = self.learner.policy.network
+        layers = network if hasattr(network, "actor_body") else network.network
+        modules = (layers.actor_body, layers.actor_head, layers.critic_body, layers.critic_head)
+        return [tensor for module in modules for tensor in parameters_of(module)]
 
 
 def parameters_of(module: torch.nn.Module) -> list[Tensor]:

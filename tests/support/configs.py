@@ -9,7 +9,9 @@ from support.datasets import tiny_dataset
 
 CONTINUOUS = ("sac", "td3", "iql", "awac", "td3_bc", "rebrac", "cql")
 OFFLINE = tuple(name for name, face in ALGORITHMS.items() if face.config_class.needs_dataset)
-ONLINE = tuple(name for name in ALGORITHMS if name not in OFFLINE)
+CENTRAL = tuple(name for name, face in ALGORITHMS.items() if face.needs_critic_space)
+"""Those that need something that only critics read, and so do not train in every environment."""
+ONLINE = tuple(name for name in ALGORITHMS if name not in (*OFFLINE, *CENTRAL))
 REPLAY: dict[str, Any] = {"buffer_size": 100, "learning_starts": 16, "batch_size": 8}
 SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 16, "batch_size": 16, "update_epochs": 2},
@@ -24,6 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "sequence_length": 4,
         "core_size": 6,
     },
+    "mappo": {"num_steps": 16, "batch_size": 16, "update_epochs": 2},
     "bc": {"batch_size": 8},
     "iql": {"batch_size": 8},
     "awac": {"batch_size": 8},
@@ -36,6 +39,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def tiny_config(algo: str, output_dir: Path | str, **overrides: Any) -> TrainConfig:
     """Return a config of 64 steps in two environments, or of 16 updates; keywords override settings of either level."""
     env_id = overrides.pop("env_id", "Pendulum-v1" if algo in CONTINUOUS else "tiny_envs:Clockwork-v0")
+    if algo in CENTRAL and "critic_obs" not in overrides:
+        env_id, overrides = "tiny_envs:Privileged-v0", overrides | {"critic_obs": ("phase", "shift")}
     budget: dict[str, Any] = {"total_timesteps": 64}
     if algo in OFFLINE:
         budget = {"dataset": tiny_dataset(env_id), "total_updates": 16}

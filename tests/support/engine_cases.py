@@ -20,6 +20,12 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "sac, gSDE": {"algo": "sac", "use_sde": True, "train_freq": 8, "gradient_steps": 4, **REPLAY},
     "td3, noise": {"algo": "td3", "action_noise": "ornstein_uhlenbeck", **REPLAY},
+    "ppo, critic entries": {
+        "algo": "ppo", "env_id": "tiny_envs:Privileged-v0", "critic_obs": ("phase", "shift"), "normalize_obs": True,
+    },
+    "recurrent ppo, critic entries": {
+        "algo": "recurrent_ppo", "env_id": "tiny_envs:Privileged-v0", "critic_obs": ("shift",),
+    },
     "pixels": {"algo": "ppo", "env_id": "rl_training.envs.tasks:rl_training/Catch-v0", "features_dim": 16},
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ from rl_training.algorithms.bc import BC
 from rl_training.algorithms.cql import CQL
 from rl_training.algorithms.dqn import DQN
 from rl_training.algorithms.iql import IQL
+from rl_training.algorithms.mappo import MAPPO
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.rebrac import ReBRAC
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
@@ -28,6 +29,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "sac": SAC,
     "td3": TD3,
     "recurrent_ppo": RecurrentPPO,
+    "mappo": MAPPO,
     "bc": BC,
     "iql": IQL,
     "awac": AWAC,
@@ -46,6 +48,7 @@ def refuse_actions(algorithm: type[Algorithm], space: Space[Any]) -> None:
             name
             for name, other in ALGORITHMS.items()
             if isinstance(space, other.action_spaces)
+            and other.needs_critic_space <= algorithm.needs_critic_space
             and other.config_class.needs_dataset == algorithm.config_class.needs_dataset
         ]
         *first, last = others
@@ -71,6 +74,7 @@ __all__ = [
     "CQL",
     "DQN",
     "IQL",
+    "MAPPO",
     "PPO",
     "SAC",
     "TD3",

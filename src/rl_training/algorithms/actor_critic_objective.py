@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.algorithms.losses import Loss
 from rl_training.algorithms.optimizers import FlatOptimizer
@@ -13,13 +13,14 @@ from rl_training.algorithms.shards import ShardedObjective, Shards
 from rl_training.core.types import Numbers, StepMetrics
 from rl_training.data.rollout_buffer import RolloutBatch
 from rl_training.models.autograd_network import AutogradNetwork, Backprop
-from rl_training.models.encoded_network import layers_after_encoder
+from rl_training.models.encoded_network import WithCriticEntries, layers_after_encoder
 from rl_training.models.fast.backend import Backend, TorchBackend, fast_backend
 from rl_training.models.fast.heads import action_evaluator
 from rl_training.models.fast.networks import (
     ExplicitActorCritic,
     ExplicitReader,
     ExplicitRecurrent,
+    ExplicitWithEntries,
     explicit_actor_critic,
     explicit_features,
     explicit_recurrent,
@@ -71,6 +72,8 @@ class ActorCriticObjective:
             return AutogradNetwork(policy.run, policy.network.parameters(), gradient_of), "autograd"
         if layers is policy.network:
             return known, "explicit"
+        if isinstance(known, ExplicitActorCritic) and _reads_vectors(policy.network, layers):
+            return ExplicitWithEntries(known, fast), "explicit"
         encoders = None
         if layers is layers_after_encoder(policy.network):
             encoders = explicit_features(policy.network, gradient_of, fast)
@@ -151,6 +154,11 @@ class ActorCriticObjective:
             "entropy": entropy,
             "valid": rows.valid,
         }
+
+
+def _reads_vectors(network: nn.Module, layers: nn.Module) -> bool:
+    """Return whether a network is `layers` alone, except that the critic reads entries of its own as vectors."""
+    return isinstance(network, WithCriticEntries) and network.reads_vectors and network.network is layers
 
 
 class ShardedActorCritic(ShardedObjective):

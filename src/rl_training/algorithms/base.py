@@ -51,6 +51,8 @@ class Algorithm:
     """Whether continuous actions must have finite bounds."""
     takes_action_masks: ClassVar[bool] = False
     """Whether its policy uses action masks."""
+    needs_critic_space: ClassVar[bool] = False
+    """Whether it needs something that only critics read: of a game with several agents, or named by `critic_obs`."""
 
     def __init__(
         self,
@@ -219,6 +221,7 @@ class Algorithm:
         permission.refuse_schedules(self.config)
         permission.refuse_counts(self.config)
         permission.refuse_dataset(self.config)
+        permission.refuse_players(self.config)
         if self._begins_anew and self._run_dir is None:
             config = self.config.with_overrides(**{name: budget})
             learned = open_checkpoint(start_from, Trust(type(self), permission.granted))
@@ -264,12 +267,32 @@ class Algorithm:
         *,
         deterministic: bool | None = None,
         env: "EnvFactory | str | None" = None,
+        against: Any = None,
+        games: int = 200,
+        seats: str = "all",
+        random_openings: int = 0,
     ) -> dict[str, Any]:
         """Play `num_episodes` in new environments; return `mean_reward`, `std_reward` and more.
 
-        `env` is another environment with the same spaces: an id, or a function that builds one.
+        `env` is another environment with the same spaces: an id, or a function that builds one. With `against` it
+        plays `games` against another player instead, and also returns how many were won, drawn and lost, with 95%
+        intervals, in total and in `seats` by seat. A player is `random`, `self`, a run or saved agent,
+        `module:function`, a model, or a function of an observation and a mask. The first `random_openings` moves of
+        each game are random: two players that never sample play only one game from each seat.
         """
-        return self.agent.evaluate(num_episodes, deterministic=deterministic, env=env)
+        if against is None:
+            return self.agent.evaluate(num_episodes, deterministic=deterministic, env=env)
+        from rl_training.experiment.games.agent_matches import evaluate_against
+
+        return evaluate_against(
+            self.agent,
+            against,
+            games=games,
+            seats=seats,
+            random_openings=random_openings,
+            deterministic=deterministic,
+            env=env,
+        )
 
     def evaluate_on(
         self,

@@ -1,7 +1,7 @@
 """The components of an algorithm, and the part of a run's settings that its builders see."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -74,6 +74,22 @@ class BuildContext:
         if shared is None:
             shared = encoder is not None and bool(image_leaves(space, images))
         return Encoding(encoder, settings.features_dim, dict(settings.encoder_kwargs), shared, images)
+
+    def entries_encoding(self, settings: AlgorithmConfig) -> Encoding:
+        """Return how a critic reads `spec.critic_space`: images by the encoder of the settings, or by `auto`.
+
+        Encoders of users are not asked to read it.
+        """
+        space = self.spec.critic_space
+        if space is None or settings.encoder == "flat":
+            return Encoding()
+        custom = ":" in settings.encoder
+        name, arguments = ("auto", {}) if custom else (settings.encoder, dict(settings.encoder_kwargs))
+        reading = image_reading(settings, channels_first=self.channels_first)
+        if name != "auto" and not image_leaves(space, replace(reading, any_size=True)):
+            return Encoding()
+        encoder, images = chosen_encoder(name, None, space, reading)
+        return Encoding(encoder, settings.features_dim, arguments, images=images)
 
     def policy_settings(self, settings: Any, *, shared: bool | None = True) -> dict[str, Any]:
         """Return the arguments that all policies share; `shared` is that of `encoding`."""

@@ -133,6 +133,9 @@ class RunKeywords(TypedDict, total=False):
     """atari: learn from the sign of rewards; logs and evaluations report the score."""
     use_action_masks: Literal["auto", "on", "off"]
     """Use action masks; auto does so if the environment provides them."""
+    critic_obs: tuple[str, ...]
+    """Entries of a Dict observation that only the critic reads, as a list of names. The actor never sees them, and
+    acting does not need them."""
     normalize_obs: bool
     """Normalize observations by running statistics, which are saved with the model."""
     normalize_reward: bool
@@ -571,6 +574,73 @@ class RecurrentPPOKeywords(RunKeywords, total=False):
     """Share one core between actor and critic, which is faster, but the value loss can dominate."""
     sequence_length: int
     """Steps of backpropagation through time; must divide num_steps and batch_size."""
+    loss: LossFunction
+    """Your own function in the place of the built-in one."""
+
+class MAPPOKeywords(RunKeywords, total=False):
+    """Settings of MAPPOConfig."""
+
+    encoder_kwargs: dict[str, Any]
+    """Arguments for the encoder's constructor, as a YAML map."""
+    features_dim: int
+    """Number of features that an encoder returns, per image; flat returns as many as there are numbers."""
+    image_scale: float | None
+    """Factor for image values; none maps the bounds of the observation space to 0 and 1."""
+    image_channels: Literal["auto", "first", "last"]
+    """Which axis of an image holds the channels; auto chooses the smaller of the first and the last."""
+    num_steps: int
+    """Steps per environment in one rollout."""
+    learning_rate: float
+    """Learning rate at the start."""
+    learning_rate_schedule: Schedule
+    """Schedule of the learning rate over the run: constant; linear or cosine, to 0; linear:0.1, to a tenth; a list of
+    [fraction, factor] pairs; or module:function, which maps the fraction of the run to a factor."""
+    gamma: float
+    """Discount factor, in [0, 1]."""
+    gae_lambda: float
+    """Lambda of generalized advantage estimation, in [0, 1]: 0 uses one step, 1 the whole episode."""
+    normalize_advantage: bool
+    """Normalize the advantages of each minibatch to zero mean and unit standard deviation."""
+    ent_coef: float
+    """Weight of the entropy bonus."""
+    vf_coef: float
+    """Weight of the value loss, the mean squared error (without a factor of one half)."""
+    max_grad_norm: float
+    """Maximum norm of the gradient; larger gradients are scaled down."""
+    hidden_sizes: Sequence[int]
+    """Widths of the hidden layers."""
+    critic_hidden_sizes: Sequence[int] | None
+    """Widths of the critic's hidden layers; by default hidden_sizes."""
+    activation: ActivationName
+    """Activation function of the hidden layers."""
+    shared_network: bool
+    """Share the hidden layers between actor and critic."""
+    share_encoder: bool
+    """Share the encoder between actor and critic, if there is one."""
+    orthogonal_init: bool
+    """Initialize weights orthogonally; otherwise uniformly."""
+    log_std_init: float
+    """Initial log standard deviation of continuous actions, scaled to [-1, 1] if they are bounded; with use_sde, of
+    every entry of the exploration matrix."""
+    use_sde: bool
+    """Explore continuous actions by noise that depends on the state (gSDE) and is kept for several steps."""
+    sde_sample_freq: int
+    """Steps after which this noise is sampled again; -1 samples it once per rollout."""
+    batch_size: int
+    """Minibatch size; at most num_steps * num_envs."""
+    update_epochs: int
+    """Number of epochs over each rollout."""
+    clip_coef: float
+    """How far the probability ratio may move from 1 before it is clipped."""
+    clip_coef_schedule: Schedule
+    """Schedule of clip_coef over the run, in the same form as learning_rate_schedule."""
+    clip_vloss: bool
+    """Also clip the change of the value to clip_coef, and use the larger of both losses."""
+    target_kl: float | None
+    """Stop the epochs before a minibatch whose approximate KL divergence exceeds this; none never stops them."""
+    critic_input: Literal["auto", "state", "observations"]
+    """What the critic of a game reads besides an agent's own observation: state, which is that of the game;
+    observations, those of all agents side by side; auto uses the state if the game has one."""
     loss: LossFunction
     """Your own function in the place of the built-in one."""
 

@@ -12,7 +12,7 @@ from rl_training.config import AlgorithmConfig
 from rl_training.config.schedules import Schedule, ScheduledSetting
 from rl_training.core.errors import UserError
 from rl_training.core.seeding import DATASET, REPLAY, numpy_generator
-from rl_training.core.spaces.masks import stored_space
+from rl_training.core.spaces.stored import stored_space
 from rl_training.core.types import Numbers, Progress, StepMetrics, UpdateResult
 from rl_training.data.dataset_source import DatasetSource, MixedSource, build_dataset, shares_of
 from rl_training.data.replay_buffer import ReplayBuffer, Transitions

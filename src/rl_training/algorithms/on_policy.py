@@ -22,8 +22,9 @@ from rl_training.algorithms.optimizers import FlatOptimizer
 from rl_training.algorithms.shards import Shards
 from rl_training.config import AlgorithmConfig, UpdatePath
 from rl_training.config.schedules import Schedule, ScheduledSetting
+from rl_training.core.errors import UserError
 from rl_training.core.seeding import ACTIONS, numpy_generator
-from rl_training.core.spaces.masks import stored_space
+from rl_training.core.spaces.stored import stored_space
 from rl_training.core.types import Metrics, UpdateResult
 from rl_training.data.rollout_buffer import RolloutBatch, RolloutBuffer
 from rl_training.data.sources import RolloutSource
@@ -78,6 +79,15 @@ class ActorCriticConfig(AlgorithmConfig):
     """Explore continuous actions by noise that depends on the state (gSDE) and is kept for several steps."""
     sde_sample_freq: int = -1
     """Steps after which this noise is sampled again; -1 samples it once per rollout."""
+
+    def critic_problems(self, algo: str) -> list[str]:
+        return self.sharing_problems()
+
+    def sharing_problems(self) -> list[str]:
+        """Return which shared layers prevent that the critic reads more than the actor."""
+        if not self.shared_network:
+            return []
+        return ["shared_network is true, but the critic reads more than the actor; set it to false"]
 
     def smallest_batch(self, rows: int) -> int:
         """Return the number of rows in the smallest batch of a rollout of `rows`."""
@@ -207,9 +217,12 @@ def exploration_matrices(
 
 def policy_settings(settings: ActorCriticConfig, context: BuildContext) -> dict[str, Any]:
     """Return the arguments of an actor-critic policy for these settings."""
+    if context.spec.critic_space is not None and (problems := settings.sharing_problems()):
+        raise UserError("; ".join(problems))
     names = ("critic_hidden_sizes", "shared_network", "orthogonal_init", "log_std_init", "use_sde")
     common = context.policy_settings(settings, shared=settings.share_encoder)
-    return {name: getattr(settings, name) for name in names} | common
+    entries = {"entries_encoding": context.entries_encoding(settings)}
+    return {name: getattr(settings, name) for name in names} | common | entries
 
 
 def build_rollouts(

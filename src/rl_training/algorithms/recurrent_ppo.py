@@ -38,6 +38,10 @@ class RecurrentPPOConfig(PPOConfig):
     hidden_sizes: tuple[int, ...] = (64,)
     """Widths of the hidden layers after the core."""
 
+    def sharing_problems(self) -> list[str]:
+        shared = ["share_core is true, but the critic reads more than the actor; set it to false"]
+        return super().sharing_problems() + (shared if self.share_core else [])
+
     def problems(self, num_envs: int) -> list[str]:
         found = [
             *super().problems(num_envs),

@@ -24,6 +24,8 @@ class CheckEnv:
     """Wrappers around it, innermost first: module:Wrapper, or {module:Wrapper: {argument: value}}."""
     max_episode_steps: int | None = None
     """Steps after which an episode is truncated, instead of its own time limit."""
+    critic_obs: tuple[str, ...] = ()
+    """Entries of its observations that only the critic reads."""
     seed: int = 0
     """Seed of its episodes."""
 
@@ -42,6 +44,7 @@ def run(argv: list[str]) -> int:
         flags.seed,
         env_wrappers=flags.env_wrappers,
         max_episode_steps=flags.max_episode_steps,
+        critic_obs=flags.critic_obs,
     )
     print(printable(report))
     return 0 if report.ok else 2

@@ -60,7 +60,7 @@ RUN_GROUPS = {
     "run": ("env_id", "seed", "total_timesteps", "output_dir", "device", "num_threads", "update_path"),
     "environments": (
         "num_envs", "env_backend", "env_kwargs", "env_wrappers", "max_episode_steps", "env_timeout", "rebuild_envs",
-        "max_restarts", "use_action_masks", "normalize_obs", "normalize_reward",
+        "max_restarts", "use_action_masks", "critic_obs", "normalize_obs", "normalize_reward",
     ),
     "several processes and machines": (
         "engine", "env_groups", "lag", "max_policy_lag", "learner_shards", "num_samplers", "num_learners",
@@ -303,7 +303,11 @@ def print_result(result: TrainResult, flags: str = "") -> None:
         return
     if "eval/mean_reward" in result.metrics:
         score = f"{result.metrics['eval/mean_reward']:.1f} ± {result.metrics['eval/std_reward']:.1f}"
-        print(f"Evaluation return {score} after {steps}")
+        games = ""
+        if "eval/win_rate" in result.metrics:
+            won, drawn = (result.metrics[f"eval/{name}_rate"] for name in ("win", "draw"))
+            games = f", {won:.0%} of the games won, {drawn:.0%} drawn,"
+        print(f"Evaluation return {score}{games} after {steps}")
     if result.stop_reason:
         print(f"Stopped early: {printable(result.stop_reason)}")
     print(f"Run folder        {run_dir}")

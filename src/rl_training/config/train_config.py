@@ -46,6 +46,7 @@ OF_GAMES = (
 """Settings of games with several agents."""
 OF_COLLECTING = ("env_groups", "lag", "max_policy_lag", "max_restarts")
 """Settings of runs that collect experience, which are probably mistakes where a dataset is all there is."""
+TAKES_CRITIC_OBS = "ppo, a2c, recurrent_ppo or mappo"
 TAKES_DATASETS = "dqn, sac, td3, or an algorithm for datasets such as iql"
 NOT_IN_FINGERPRINT = (
     *OF_THE_MACHINE,
@@ -93,6 +94,12 @@ class AlgorithmConfig(CheckedConfig):
     def probable_mistakes(self, total_timesteps: int, num_envs: int) -> list[str]:
         """Return settings that are valid but probably mistakes."""
         return []
+
+    def critic_problems(self, algo: str) -> list[str]:
+        """Return why a critic cannot read more than the actor (`critic_obs`); `algo` is the algorithm's name."""
+        return [
+            f"critic_obs is given, but {algo} has no critic that reads more than the actor; use {TAKES_CRITIC_OBS}"
+        ]
 
     def rows_at_once(self, num_envs: int) -> tuple[int, str]:
         """Return how many observations an update reads at once, and how to reduce them, as text."""
@@ -206,8 +213,9 @@ class TrainConfig(CheckedConfig):
     """opponents pool: how many snapshots are kept, the first one and the newest ones."""
     eval_against: str = "auto"
     """Games: who plays the other seats in evaluations: self, the policy itself; random; a run or saved agent; or
-    module:function, which maps an observation and a mask to an action. auto is random where there are opponents or
-    best_by is win_rate, and self otherwise."""
+    module:function, which maps an observation and a mask to an action. The policy takes all seats in turn, and games
+    against an agent begin with two random moves, unless eval_deterministic is off. auto is random where there are
+    opponents or best_by is win_rate, and self otherwise."""
     preprocessing: Literal["none", "image", "atari"] = "none"
     """Preprocessing of observations: none; image, which resizes and stacks images; atari, the standard preprocessing
     of Atari games."""
@@ -231,6 +239,9 @@ class TrainConfig(CheckedConfig):
     """atari: learn from the sign of rewards; logs and evaluations report the score."""
     use_action_masks: Literal["auto", "on", "off"] = "auto"
     """Use action masks; auto does so if the environment provides them."""
+    critic_obs: tuple[str, ...] = ()
+    """Entries of a Dict observation that only the critic reads, as a list of names. The actor never sees them, and
+    acting does not need them."""
     normalize_obs: bool = False
     """Normalize observations by running statistics, which are saved with the model."""
     normalize_reward: bool = False
@@ -391,6 +402,8 @@ class TrainConfig(CheckedConfig):
             )
         if self.env_timeout > 10**8:
             found.append(f"env_timeout is {self.env_timeout:g}; use at most {10**8:,} seconds, three years")
+        if self.critic_obs:
+            found += self.algorithm.critic_problems(self.algo)
         if self.max_episode_steps is not None:
             found += self.not_positive("max_episode_steps")
             if "max_episode_steps" in self.env_kwargs:

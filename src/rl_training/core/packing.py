@@ -33,8 +33,9 @@ class PackedModule:
         for name, tensor in module.state_dict().items():
             if not isinstance(tensor, Tensor):
                 raise UserError(
-                    f"'{name}' of {type(module).__name__} is not a tensor, so samplers cannot receive it; leave it out "
-                    "of state_dict, or use engine 'local' with env_groups 1 and lag 0"
+                    f"'{name}' of {type(module).__name__} is not a tensor, so other samplers and opponents cannot "
+                    "receive it; leave it out of state_dict, or use engine 'local' with env_groups 1 and lag 0, and "
+                    "opponents self"
                 )
             start = -(-stop // ALIGNMENT) * ALIGNMENT
             stop = start + tensor.element_size() * prod(tensor.shape)

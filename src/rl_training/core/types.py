@@ -4,7 +4,7 @@ Environments use NumPy and learners torch: on arrays of eight rows a NumPy call 
 call, and on the CPU both share the memory of the buffers.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -181,6 +181,8 @@ class StepArrays:
     """Set to have every step write it, for callbacks; None costs nothing."""
     acts: Array | None = None
     """Whether the next action of each row will be used; None if all are."""
+    played: Array | None = None
+    """Whether the action was used, also where an opponent chose it, so that the row is not valid; None without them."""
     teams: "dict[str, StepArrays]" = field(default_factory=dict)
     """Views of the rows of each team, where several policies play; `obs` and `final_obs` are then dicts by team."""
 
@@ -235,12 +237,17 @@ class Evaluation:
     """The numbers of `info_keywords` of every episode, by name."""
     agents: list[dict[str, float]] = field(default_factory=list)
     """The return of each agent by name, of every episode; empty in environments with a single agent."""
+    outcomes: list[str] = field(default_factory=list)
+    """Of games against another player: `win`, `draw` or `loss` of every episode. Returns are those of the learner."""
+    sides: list[str] = field(default_factory=list)
+    """The side that the learner had in each of these games."""
 
     def summary(self) -> dict[str, Any]:
         """Return `mean_reward`, `std_reward`, `mean_ep_length`, counts, episodes and, if reported, `success_rate`.
 
         `info/NAME` is the mean of a number of `info_keywords` over the episodes that reported it, and
-        `mean_reward/NAME` that of an agent's return.
+        `mean_reward/NAME` that of an agent's return. Games against another player have `win_rate`, `draw_rate`,
+        `loss_rate`, `score` (wins and half the draws) and `win_rate/SIDE`.
         """
         success = {"success_rate": float(np.mean(self.successes))} if self.successes else {}
         return {
@@ -254,6 +261,7 @@ class Evaluation:
             **success,
             **info_means(self.infos),
             **agent_means(self.agents, "mean_reward"),
+            **outcome_rates(self.outcomes, self.sides),
         }
 
 
@@ -273,6 +281,23 @@ def agent_means(returns: Iterable[Mapping[str, float]], name: str) -> dict[str, 
         for agent, total in episode.items():
             by_agent.setdefault(f"{name}/{agent}", []).append(total)
     return {agent: float(np.mean(totals)) for agent, totals in by_agent.items()}
+
+
+def outcome_rates(outcomes: Sequence[str], sides: Sequence[str]) -> dict[str, float]:
+    """Return how often the learner won, drew and lost, in total and won by side; nothing without games.
+
+    >>> outcome_rates(["win", "draw"], ["a", "b"])["score"]
+    0.75
+    """
+    if not outcomes:
+        return {}
+    counts = {name: outcomes.count(name) for name in ("win", "draw", "loss")}
+    found = {f"{name}_rate": count / len(outcomes) for name, count in counts.items()}
+    found["score"] = (counts["win"] + counts["draw"] / 2) / len(outcomes)
+    for side in dict.fromkeys(sides):
+        own = [outcome for outcome, its in zip(outcomes, sides, strict=True) if its == side]
+        found[f"win_rate/{side}"] = own.count("win") / len(own)
+    return found
 
 
 def leaves(obs: ObsArray) -> Iterator[tuple[str, Array]]:

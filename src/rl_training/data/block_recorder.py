@@ -9,7 +9,7 @@ from rl_training.core.blocks import COLUMNS, Block
 from rl_training.core.columns import Column, action_column, observation_columns
 from rl_training.core.protocols import Recorder
 from rl_training.core.spaces.layout import float_dtype
-from rl_training.core.spaces.masks import stored_space
+from rl_training.core.spaces.stored import stored_space
 from rl_training.core.types import ActArrays, Array, EnvSpec, ObsArray, StepArrays, joined, leaves
 
 

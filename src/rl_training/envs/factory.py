@@ -47,8 +47,7 @@ def make_env(
     """Return a zero-argument function that builds environment number `env_index`."""
 
     def unseeded() -> Env:
-        kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
-        env = factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
+        env = _built(cfg, factory, render_mode)
         if is_game(env):
             env = joint_env(with_game_wrappers(env, cfg), cfg)
         else:
@@ -62,6 +61,23 @@ def make_env(
         return SeededEpisodes(unseeded(), seed=cfg.seed, env_index=env_index, stream=stream, build=rebuild)
 
     return build
+
+
+def make_game(cfg: TrainConfig, *, factory: EnvFactory | None = None, render_mode: str | None = None) -> Any:
+    """Return a new game of PettingZoo's interface, with the config's wrappers; raise if it has a single agent."""
+    game = _built(cfg, factory, render_mode)
+    if is_game(game):
+        return with_game_wrappers(game, cfg)
+    game.close()
+    raise UserError(
+        f"environment '{cfg.env_id}' has a single agent, so nobody plays against it; use a game of PettingZoo"
+    )
+
+
+def _built(cfg: TrainConfig, factory: EnvFactory | None, render_mode: str | None) -> Any:
+    """Return what the function or the id of a config builds."""
+    kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
+    return factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
 
 
 def make_vector_env(

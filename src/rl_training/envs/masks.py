@@ -20,7 +20,7 @@ from rl_training.core.errors import EnvironmentFault, UserError
 from rl_training.core.seeding import callers_generators_kept
 from rl_training.core.spaces.layout import observation_leaves
 from rl_training.core.spaces.masks import MASK_KEY, NoMask, as_masks, mask_counts, possible
-from rl_training.core.types import Array, EnvSpec, Info, StepArrays
+from rl_training.core.types import Array, Info, StepArrays
 from rl_training.envs.checks import InvalidResult
 
 NAME, METHOD = "action_mask", "action_masks"
@@ -122,17 +122,6 @@ def check_user_masks(space: Space[Any], given: Any, rows: int, name: str = METHO
     if not possible(masks, counts).all():
         raise UserError(f"{name} allows no action; allow at least one")
     return np.broadcast_to(masks, (rows, size))
-
-
-def env_spec(space: Space[Any], action_space: Space[Any], num_envs: int, *, masked: bool) -> EnvSpec:
-    """Return the spec of environments with these spaces, without the mask entry if they are masked."""
-    if masked and isinstance(space, spaces.Dict) and NAME in space.spaces:
-        space = spaces.Dict([(name, part) for name, part in space.spaces.items() if name != NAME])
-        if not space.spaces:
-            raise UserError(
-                f"the only entry of observations is '{NAME}'; add another entry, or set use_action_masks to off"
-            )
-    return EnvSpec(space, action_space, num_envs, masked)
 
 
 class MaskReader:

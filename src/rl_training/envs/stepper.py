@@ -13,15 +13,16 @@ from rl_training.core.rows import Rows
 from rl_training.core.seeding import NATIVE_RESUMES, derived_seed
 from rl_training.core.spaces.action_units import ActionAdapter
 from rl_training.core.spaces.layout import zeros_for
-from rl_training.core.spaces.masks import split_mask, stored_space
-from rl_training.core.types import Array, State, StepArrays, leaves
+from rl_training.core.spaces.stored import stored_space, under_own_keys
+from rl_training.core.types import Array, ObsArray, State, StepArrays, leaves
 from rl_training.envs.checks import FiniteCheck
 from rl_training.envs.episodes import Snapshot
 from rl_training.envs.info_keys import CUT, InfoNumbers, infos_by_row, read_success, write_cuts
 from rl_training.envs.info_keys import NAME as SUCCESS
-from rl_training.envs.masks import MaskReader, env_spec
+from rl_training.envs.masks import MaskReader
 from rl_training.envs.native_vectors import CheckedVectorEnv
 from rl_training.envs.observations import write_batch, write_row
+from rl_training.envs.specs import env_spec
 from rl_training.envs.wrapper_statistics import Statistics, statistics_from, statistics_state
 
 NOT_RESUMABLE = (
@@ -46,23 +47,26 @@ class VectorStepper:
         clip_reward: bool = False,
         masked: bool = False,
         info_keywords: Sequence[str] = (),
+        critic_obs: Sequence[str] = (),
+        for_critic: bool = True,
     ) -> None:
         """`seed` is for native vector environments; the others have their own streams.
 
         With `clip_reward`, `out.signal`, the reward that is learned from, is the sign of the reward. `masked`
         environments provide action masks. `info_keywords` name the numbers of `info` that `out.info` receives.
+        `critic_obs` name the entries that only critics read; without `for_critic` they are dropped.
         """
         self.env = env
         self.seed = seed
         self.same_step = reads_same_step(env)
         single = env.single_observation_space, env.single_action_space
-        self.spec = env_spec(*single, env.num_envs, masked=masked)
+        n = env.num_envs
+        self.spec = env_spec(*single, n, masked=masked, critic_obs=critic_obs, for_critic=for_critic)
         self.adapter = ActionAdapter(env.single_action_space)
-        self.rows = Rows.one_per_env(env.num_envs)
+        self.rows = Rows.one_per_env(n)
         self.notices = [] if self.resumable else [NOT_RESUMABLE]
         self.vector_steps = 0
         self._door = env if self.resumable else CheckedVectorEnv(env, same_step=self.same_step)
-        n = env.num_envs
         reward = np.zeros(n, np.float64)
         self.out = StepArrays(
             obs=zeros_for(stored_space(self.spec), n),
@@ -79,11 +83,11 @@ class VectorStepper:
         )
         self._numbers = InfoNumbers(self.out, same_step=self.same_step) if info_keywords else None
         self.masks = MaskReader(env, self.out, same_step=self.same_step) if masked else None
-        self._seen, self._seen_last = split_mask(self.out.obs)[0], split_mask(self.out.final_obs)[0]
+        self._seen, self._seen_last = under_own_keys(self.out.obs), under_own_keys(self.out.final_obs)
         self._finite = FiniteCheck(self.out)
         self._local: InProcess | None = None
         if type(env) is SyncVectorEnv and self.same_step and not masked:
-            self._local = InProcess(env, self.out, self._numbers)
+            self._local = InProcess(env, self.out, self._numbers, self._seen, self._seen_last)
 
     def reset(self) -> None:
         """Start a new episode everywhere."""
@@ -310,15 +314,24 @@ class InProcess:
     array, which takes a fifth of the time for eight CartPoles. Here only the entries of `info` that are used are kept.
     """
 
-    def __init__(self, env: SyncVectorEnv, out: StepArrays, numbers: InfoNumbers | None) -> None:
+    def __init__(
+        self,
+        env: SyncVectorEnv,
+        out: StepArrays,
+        numbers: InfoNumbers | None,
+        seen: ObsArray,
+        seen_last: ObsArray,
+    ) -> None:
+        """`seen` and `seen_last` are the arrays of `out` under the environment's own keys."""
         self._vector, self._envs, self._out, self._numbers = env, env.envs, out, numbers
-        self._plain = None if isinstance(out.obs, dict) else out.obs
+        self._seen, self._seen_last = seen, seen_last
+        self._plain = None if isinstance(seen, dict) else seen
 
     def reset(self, rows: Array | None = None) -> None:
         """Start a new episode everywhere, or in the rows of a mask [N]."""
         for row, env in enumerate(self._envs):
             if rows is None or rows[row]:
-                write_row(self._out.obs, row, env.reset()[0])
+                write_row(self._seen, row, env.reset()[0])
 
     def step(self, actions: Array) -> dict[str, Any]:
         """Step all environments, overwrite `out` except cuts and successes, and return the `info` for these.
@@ -344,12 +357,12 @@ class InProcess:
                 out.truncated[row] = not terminated  # terminated wins if both are set
                 told = {name: info[name] for name in (CUT, SUCCESS) if name in info}
                 said = self._vector._add_info(said, {"final_info": told}, row)
-                write_row(out.final_obs, row, obs)
+                write_row(self._seen_last, row, obs)
                 obs, _ = env.reset()
             elif CUT in info:
                 said = self._vector._add_info(said, {CUT: info[CUT]}, row)
             if plain is None:
-                write_row(out.obs, row, obs)
+                write_row(self._seen, row, obs)
             else:
                 plain[row] = obs
         if infos is not None and out.watched is not None:

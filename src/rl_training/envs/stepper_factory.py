@@ -8,8 +8,8 @@ from rl_training.core.types import EnvSpec
 from rl_training.envs.factory import EnvFactory, make_env, make_vector_env, registered_spec
 from rl_training.envs.games.building import game_of
 from rl_training.envs.games.stepper import GameStepper
-from rl_training.envs.masks import env_spec
 from rl_training.envs.preprocessing.atari import raw_game_hint
+from rl_training.envs.specs import env_spec
 from rl_training.envs.stepper import VectorStepper
 
 MAX_EVALUATION_ENVS = 10
@@ -39,6 +39,7 @@ def training_stepper(
         clip_reward=config.preprocessing == "atari" and config.clip_reward,
         masked=config.use_action_masks == "on" and game is None,
         info_keywords=checked_keywords(config.info_keywords),
+        critic_obs=config.critic_obs,
     )
     if game is not None:
         return GameStepper(stepper, game)
@@ -64,12 +65,14 @@ def evaluation_stepper(config: TrainConfig, num_episodes: int, factory: EnvFacto
         seed=seed,
         masked=config.use_action_masks == "on" and game is None,
         info_keywords=checked_keywords(config.info_keywords),
+        critic_obs=config.critic_obs,
+        for_critic=False,  # acting needs no critic
     )
     return stepper if game is None else GameStepper(stepper, game)
 
 
-def probe_spec(config: TrainConfig, factory: EnvFactory | None) -> EnvSpec:
-    """Return the spaces of the config's environment, by building one."""
+def probe_spec(config: TrainConfig, factory: EnvFactory | None, *, for_critic: bool = True) -> EnvSpec:
+    """Return the spaces of the config's environment, by building one; see `env_spec`."""
     masked = config.use_action_masks == "on"
     if _only_native(config, factory):
         vector = make_vector_env(config, 1)
@@ -81,7 +84,9 @@ def probe_spec(config: TrainConfig, factory: EnvFactory | None) -> EnvSpec:
         spaces = env.observation_space, env.action_space
     if (game := game_of(spaces[0])) is not None:
         return game.spec(config.num_envs)
-    return env_spec(*spaces, config.num_envs, masked=masked)
+    return env_spec(
+        *spaces, config.num_envs, masked=masked, critic_obs=config.critic_obs, for_critic=for_critic
+    )
 
 
 def _only_native(config: TrainConfig, factory: EnvFactory | None) -> bool:

@@ -24,6 +24,7 @@ from rl_training.core.types import Array, EnvSpec, PolicyState, Progress, State,
 from rl_training.envs.factory import EnvFactory, checked_factory
 from rl_training.envs.masks import check_user_masks, split_mask_entry
 from rl_training.envs.observations import batched
+from rl_training.envs.specs import without_critic_obs
 from rl_training.envs.stepper import saved_statistics
 from rl_training.envs.stepper_factory import evaluation_stepper
 from rl_training.envs.wrapper_statistics import Statistics
@@ -35,7 +36,7 @@ from rl_training.experiment.building import (
     own_algorithm,
     with_masks,
 )
-from rl_training.experiment.checkpoints.format import SPACES, write_checkpoint
+from rl_training.experiment.checkpoints.format import CRITIC_SPACE, SPACES, write_checkpoint
 from rl_training.experiment.checkpoints.trust import Permission, refuse_missing_factory
 from rl_training.experiment.evaluation import evaluate_policy
 from rl_training.experiment.seat_actions import SeatActions
@@ -120,7 +121,8 @@ class Agent:
 
         `state` is the one that the last call returned; it is reset where `episode_start` is true. `action_masks` are
         true for allowed actions; by default the observation's entry `action_mask` is used, if it has one. Both are
-        given once for all rows or once per row. Actions are sampled with `rng`, by default the agent's own generator.
+        given once for all rows or once per row. Entries that only the critic reads (`critic_obs`) are not needed.
+        Actions are sampled with `rng`, by default the agent's own generator.
         """
         rng = self._rng if rng is None else rng
         if self._seats is not None:
@@ -129,6 +131,8 @@ class Agent:
             return self._seats.act(obs, state, action_masks, deterministic=deterministic, rng=rng)
         assert self._adapter is not None
         seen, own_masks = split_mask_entry(obs) if self.spec.masked else (obs, None)
+        if self.spec.critic_space is not None:
+            seen = without_critic_obs(self.spec, seen)
         batch, is_batch = batched(self.spec.observation_space, seen)
         rows = len(next(iter(leaves(batch)))[1])
         if action_masks is not None:
@@ -189,7 +193,7 @@ class Agent:
     def playground(self, env: EnvFactory | str | None = None) -> tuple[TrainConfig, EnvFactory | None]:
         """Return the config and the function to build evaluation environments; these may have no action masks."""
         config, factory = self.environment(env)
-        if not self.spec.masked or self.spec.game is not None:  # masks of agents come with their observations
+        if not self.spec.masked or self.spec.game is not None:  # a game's masks are part of its agents
             return config, factory
         settled = with_masks(
             config.with_overrides(use_action_masks="auto"), replace(self.given, factory=factory)
@@ -288,9 +292,11 @@ def agent_facts(
     config: TrainConfig, spec: EnvSpec, given: UserObjects, *, env_factory: bool
 ) -> dict[str, Any]:
     """Return the entries of a manifest that describe the agent."""
-    described = (space_to_data(space) for space in (spec.observation_space, spec.action_space))
+    described = {name: space_to_data(getattr(spec, name)) for name in SPACES}
+    if spec.critic_space is not None:
+        described[CRITIC_SPACE] = space_to_data(spec.critic_space)
     return {
-        "spaces": dict(zip(SPACES, described, strict=True)),
+        "spaces": described,
         "game": None if spec.game is None else game_to_data(spec.game),
         "algorithm": own_algorithm(config),
         "env_factory": env_factory,
@@ -299,11 +305,21 @@ def agent_facts(
 
 
 def check_spaces(
-    source: object, config: TrainConfig, found: EnvSpec, trained: EnvSpec, verb: str = "was trained with"
+    source: object,
+    config: TrainConfig,
+    found: EnvSpec,
+    trained: EnvSpec,
+    verb: str = "was trained with",
+    *,
+    for_critic: bool = False,
 ) -> None:
-    """Raise if an environment has other spaces than those that `source` was trained with, or has."""
-    for name in SPACES:
-        saved, now = space_text(getattr(trained, name)), space_text(getattr(found, name))
+    """Raise if an environment has other spaces than those that `source` was trained with, or has.
+
+    What only critics read is compared `for_critic`, where training goes on.
+    """
+    for name in (*SPACES, CRITIC_SPACE) if for_critic else SPACES:
+        spaces = getattr(trained, name), getattr(found, name)
+        saved, now = ("none" if space is None else space_text(space) for space in spaces)
         if saved != now:
             raise UserError(
                 f"{source} {verb} {name} {saved}, but environment '{config.env_id}' now has {now}"

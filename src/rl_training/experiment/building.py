@@ -19,13 +19,18 @@ from rl_training.algorithms.teams import joined_actor, joined_parts, team_seed, 
 from rl_training.config import TrainConfig
 from rl_training.config.object_paths import import_object
 from rl_training.core.errors import UserError
+from rl_training.core.games import Game
 from rl_training.core.one_thread import one_thread
+from rl_training.core.seeding import OPPONENTS, callers_generators_kept, numpy_generator
 from rl_training.core.types import EnvSpec
 from rl_training.datasets.dataset import Dataset
 from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
 from rl_training.envs.masks import settle_masks
 from rl_training.models.encoders import EncoderClass, encoder_name
 from rl_training.models.images import READING, image_leaves
+from rl_training.policies.base import NetworkPolicy
+from rl_training.policies.self_play import SelfPlayExplorer
+from rl_training.policies.snapshot_pool import SnapshotPool
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,32 @@ def build_parts(
     refuse_task(given.algorithm_for(config), config, spec)
     if several_policies(spec):
         return joined_parts(spec, lambda own, number: _parts(_of_team(config, number), own, given, None))
-    return _parts(config, spec, given, dataset)
+    parts = _parts(config, spec, given, dataset)
+    return parts if config.opponents == "self" else _with_opponents(parts, config, spec, given)
+
+
+def _with_opponents(parts: Parts, config: TrainConfig, spec: EnvSpec, given: UserObjects) -> Parts:
+    """Return the parts with an explorer that plays against snapshots of the policy."""
+    assert spec.game is not None, "refuse_task has checked it"
+
+    def make_policy() -> NetworkPolicy:
+        with callers_generators_kept():  # a user's encoder may draw its weights from them
+            policy: NetworkPolicy = build_actor(config, spec, given).policy
+        return policy.requires_grad_(False)
+
+    policy = parts.actor.policy
+    explorer = SelfPlayExplorer(
+        parts.actor.explorer,
+        policy,
+        SnapshotPool(
+            config.opponent_pool_size if config.opponents == "pool" else 1, config.opponent_sampling
+        ),
+        numpy_generator(config.seed, OPPONENTS),
+        num_seats=len(spec.game.seats),
+        update_every=config.opponent_update_every,
+        make_policy=make_policy,
+    )
+    return replace(parts, actor=Actor(policy, explorer))
 
 
 def several_policies(spec: EnvSpec) -> bool:
@@ -144,6 +174,11 @@ def refuse_task(algorithm: type[Algorithm], config: TrainConfig, spec: EnvSpec) 
                 f"{given[0]} is given, but '{config.task}' has a single agent; leave it out, or use a game of "
                 "PettingZoo"
             )
+        if config.best_by == "win_rate":
+            raise UserError(
+                f"best_by is win_rate, but '{config.task}' has a single agent; use reward or success, or a game of "
+                "PettingZoo"
+            )
         refuse_actions(algorithm, spec.action_space)
         return
     several = [name for name, usual in OF_ONE_PROCESS.items() if getattr(config, name) != usual]
@@ -157,8 +192,25 @@ def refuse_task(algorithm: type[Algorithm], config: TrainConfig, spec: EnvSpec) 
             f"'{config.env_id}' is a game with several agents, which {config.algo} does not support; use ppo, "
             "mappo, a2c, recurrent_ppo or dqn"
         )
+    if config.opponents != "self":
+        _refuse_opponents(config, spec.game)
     for team in spec.game.teams:
         refuse_actions(algorithm, team.action_space)
+
+
+def _refuse_opponents(config: TrainConfig, game: Game) -> None:
+    """Raise an error if a game has no seat for snapshots of the policy that learns."""
+    if len(game.teams) > 1:
+        raise UserError(
+            f"opponents is {config.opponents}, but {len(game.teams)} policies learn "
+            f"({', '.join(team.name for team in game.teams)}), and opponents are snapshots of a single one; set "
+            "policies to shared, or opponents to self"
+        )
+    if len(game.seats) == 1:
+        raise UserError(
+            f"opponents is {config.opponents}, but '{config.task}' has a single agent, {game.agents[0]}; set opponents "
+            "to self"
+        )
 
 
 def build_learner(

@@ -16,6 +16,8 @@ TABLE_ROWS = (
     ("eval/mean_reward", "evaluation return", ".1f"),
     ("rollout/success_rate", "success, last 100 episodes", ".0%"),
     ("eval/success_rate", "evaluation success", ".0%"),
+    ("eval/win_rate", "evaluation games won", ".0%"),
+    ("eval/draw_rate", "evaluation games drawn", ".0%"),
     ("time/fps", "steps per second", ",.0f"),
     ("train/loss", "loss", ".3g"),
     ("train/critic_loss", "critic loss", ".3g"),
@@ -106,6 +108,8 @@ class PlainConsole(Console):
             parts.append(f"return {metrics['rollout/ep_rew_mean']:.1f}")
         if "eval/mean_reward" in metrics:
             parts.append(f"evaluation {metrics['eval/mean_reward']:.1f} ± {metrics['eval/std_reward']:.1f}")
+        if "eval/win_rate" in metrics:
+            parts.append(f"won {metrics['eval/win_rate']:.0%}, drawn {metrics['eval/draw_rate']:.0%}")
         self._print("  ".join(parts))
 
     def _print(self, line: str) -> None:

@@ -1,26 +1,29 @@
 """`check_env`: checks an environment before training and reports all problems at once."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import Space
 from gymnasium.vector import SyncVectorEnv
 
 from rl_training.algorithms import ALGORITHMS, refuse_actions
+from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import BuildContext
 from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import Wrappers
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.seeding import callers_generators_kept
 from rl_training.core.spaces.layout import action_layout, observation_leaves, space_text
-from rl_training.core.types import Array, EnvSpec
+from rl_training.core.types import Array
 from rl_training.envs.determinism import check_determinism, random_action
 from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
 from rl_training.envs.observations import nested_leaves
 from rl_training.envs.preprocessing.atari import raw_game_hint
+from rl_training.envs.specs import env_spec
 from rl_training.experiment.building import UserObjects, with_masks
 from rl_training.experiment.environment_remarks import Observed
 
@@ -59,11 +62,12 @@ def check_env(
     *,
     env_wrappers: Wrappers = (),
     max_episode_steps: int | None = None,
+    critic_obs: Sequence[str] = (),
 ) -> EnvReport:
     """Check an environment before training; return a report with all problems and remarks.
 
     `env` is an id, a function that builds an environment, or an environment. The last one is not checked for
-    determinism, because that needs a second environment.
+    determinism, because that needs a second environment. `critic_obs` are as in a run's settings.
     """
     factory: EnvFactory | None = None
     if isinstance(env, str):
@@ -81,6 +85,7 @@ def check_env(
         max_episode_steps=max_episode_steps,
         seed=seed,
         num_envs=1,
+        critic_obs=tuple(critic_obs),
     )
     try:
         with callers_generators_kept():
@@ -96,11 +101,10 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
     space, actions = env.single_observation_space, env.single_action_space
     if not alone:
         env.close()
-    context = BuildContext(EnvSpec(space, actions, num_envs=1), seed=0)
     for check in (
         lambda: observation_leaves(space),
         lambda: action_layout(actions),
-        lambda: None if report.problems else context.encoding(config.algorithm),
+        lambda: None if report.problems else _check_encoding(space, actions, config),
     ):
         try:
             check()
@@ -110,7 +114,7 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
         return
     report.facts |= {"observations": space_text(space), "actions": space_text(actions)}
     online = {name: face for name, face in ALGORITHMS.items() if not face.config_class.needs_dataset}
-    report.algorithms = [name for name, face in online.items() if _takes(face, actions)]
+    report.algorithms = [name for name, face in online.items() if _takes(face, actions, config)]
     report.facts["algorithms"] = ", ".join(report.algorithms)
     masks: list[str] = []
     config = with_masks(config, UserObjects(factory=factory), masks.append)
@@ -138,7 +142,20 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
         report.facts["deterministic"] = "yes, under a seed"
 
 
-def _takes(face: Any, actions: Any) -> bool:
+def _check_encoding(space: Space[Any], actions: Space[Any], config: TrainConfig) -> None:
+    """Raise if no encoder reads the observations, or if `critic_obs` does not fit them."""
+    spec = env_spec(space, actions, 1, masked=False, critic_obs=config.critic_obs)
+    context = BuildContext(spec, seed=0)
+    context.encoding(config.algorithm)
+    context.entries_encoding(config.algorithm)
+
+
+def _takes(face: type[Algorithm], actions: Space[Any], config: TrainConfig) -> bool:
+    """Return whether an algorithm can train with these actions and `critic_obs`."""
+    if config.critic_obs and face.config_class().critic_problems(face.name):
+        return False
+    if face.needs_critic_space and not config.critic_obs:
+        return False
     try:
         refuse_actions(face, actions)
     except UserError:

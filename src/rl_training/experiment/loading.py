@@ -1,6 +1,7 @@
 """Creates agents, new or from disk. Loading builds no environment: the spaces are in the checkpoint."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -10,7 +11,7 @@ from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.core.state import not_finite
-from rl_training.core.types import Progress
+from rl_training.core.types import EnvSpec, Progress
 from rl_training.envs.factory import EnvFactory
 from rl_training.envs.stepper_factory import probe_spec
 from rl_training.experiment.agent import Agent, check_spaces
@@ -91,8 +92,7 @@ def load_agent(
     if env is not None and probe:
         permission.refuse_wrappers(config)
         permission.refuse_arguments(config)
-        spec = probe_spec(config, given.factory)
-        check_spaces(f"checkpoint {source}", config, spec, checkpoint.spec)
+        spec = _probed(checkpoint, config, given)
     return Agent(
         config,
         spec,
@@ -105,6 +105,16 @@ def load_agent(
         permission=permission,
         losses=checkpoint.losses,
     )
+
+
+def _probed(checkpoint: Checkpoint, config: TrainConfig, given: UserObjects) -> EnvSpec:
+    """Return the spaces of another environment, which must be those of the checkpoint.
+
+    It need not have what only the critic reads.
+    """
+    found = probe_spec(config, given.factory, for_critic=False)
+    check_spaces(f"checkpoint {checkpoint.path}", config, found, checkpoint.spec)
+    return replace(found, critic_space=checkpoint.spec.critic_space)
 
 
 def _opened(

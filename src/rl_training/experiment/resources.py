@@ -60,10 +60,11 @@ def report_one_hot_memory(config: TrainConfig, spec: EnvSpec, notice: Callable[[
     Buffers store categories as integers. An update one-hot encodes its rows, and the first layer has weights for every
     entry. That layer is counted only if the observation goes into it directly.
     """
-    leaves = observation_leaves(spec.observation_space).values()
+    read = [space for space in (spec.observation_space, spec.critic_space) if space is not None]
+    leaves = [leaf for space in read for leaf in observation_leaves(space).values()]
     if not any(isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete) for leaf in leaves):
         return
-    numbers, settings = num_features(spec.observation_space), config.algorithm
+    numbers, settings = sum(num_features(space) for space in read), config.algorithm
     per_row = numbers * np.dtype(float_dtype()).itemsize
     rows, remedy = settings.rows_at_once(config.num_envs)
     update, layers = rows * per_row, 0

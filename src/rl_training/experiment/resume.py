@@ -36,6 +36,7 @@ from rl_training.experiment.checkpoints.trust import (
 from rl_training.experiment.checkpoints.warm_start import WarmStart
 from rl_training.experiment.console import Console
 from rl_training.experiment.files import refuse_special_files
+from rl_training.experiment.games.evaluation import evaluation_opponent
 from rl_training.experiment.logs.metadata import Metadata, differences, read_metadata, surroundings
 from rl_training.experiment.run import Run, TrainResult
 from rl_training.experiment.run_data import open_collecting, open_data
@@ -85,6 +86,9 @@ def resume(
             checkpoint = _to_continue(run_dir, checkpoint, config, previous, bool(extension), home)
         with open_collecting(config, given, console, dataset, resumed=True) as (engine, placement):
             run = Run(config, given, callbacks, console, placement.config, dataset=dataset)
+            run.opponent = evaluation_opponent(
+                config, engine.spec, factory, run_dir=run_dir, trust_modules=trust_modules
+            )
             start = checkpoint or _first_checkpoint(run, source, run_dir, trust)
             record = source.started_from if isinstance(source, Origin) else None
             start = run.build_parts(

@@ -37,6 +37,7 @@ from rl_training.experiment.faults import (
     write_traceback,
 )
 from rl_training.experiment.files import write_text
+from rl_training.experiment.games.evaluation import EvaluationOpponent
 from rl_training.experiment.held_out import with_held_out_losses
 from rl_training.experiment.histograms import HistogramLog
 from rl_training.experiment.interrupts import Interrupts
@@ -90,6 +91,8 @@ class Run:
         self.placed = config if placed is None else placed
         self.callbacks = [*config_callbacks(config), *callbacks]
         self.warm_start: WarmStart | None = None
+        self.opponent: EvaluationOpponent | None = None
+        """Who plays against the learner in evaluations; None if nobody does."""
         self.restarts = 0
         self.files: MetricFiles | None = None
         self.sharded: ShardedLearner | None = None
@@ -190,11 +193,13 @@ class Run:
             self.open_things = open_things
             open_things.callback(engine.close)
             evaluation_envs = None
-            if self.evaluates:
+            if self.evaluates and self.opponent is None:
                 evaluation_envs = evaluation_stepper(config, config.num_eval_episodes, self.given.factory)
                 open_things.callback(evaluation_envs.close)
             interrupts = open_things.enter_context(Interrupts(config.max_time))
             evaluate = None if evaluation_envs is None else self._evaluate(evaluation_envs, interrupts)
+            if self.evaluates and self.opponent is not None:
+                evaluate = self._evaluate_against(self.opponent, interrupts)
             # ranks use the other cores themselves
             no_borrowing = bool(self.given.loss_names(config)) or num_learners(self.placed) > 1
             threads = run_threads(config, self.spec, self.parts.learner, own_code=no_borrowing, acts=True)
@@ -227,6 +232,22 @@ class Run:
                 return interrupts.interruptible(
                     lambda: evaluate_policy(config, envs, policy, config.num_eval_episodes)
                 )
+
+        return evaluate
+
+    def _evaluate_against(self, opponent: EvaluationOpponent, interrupts: Interrupts) -> Evaluate:
+        """Return a function that lets the current policy play against another player."""
+        config, policy, game, factory = (
+            self.config,
+            self.parts.actor.policy,
+            self.spec.game,
+            self.given.factory,
+        )
+        assert game is not None
+
+        def evaluate() -> Evaluation:
+            with callers_generators_kept():
+                return interrupts.interruptible(lambda: opponent.evaluate(config, factory, game, policy))
 
         return evaluate
 

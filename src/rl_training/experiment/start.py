@@ -25,6 +25,7 @@ from rl_training.experiment.checkpoints.trust import Trust
 from rl_training.experiment.checkpoints.warm_start import FOLDER, WarmStart
 from rl_training.experiment.console import Console
 from rl_training.experiment.environment_remarks import environment_remarks
+from rl_training.experiment.games.evaluation import evaluation_opponent
 from rl_training.experiment.loading import check_algorithm, load_agent
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import check_tracker
@@ -77,6 +78,7 @@ def train(
         if start_from is None:  # otherwise the run that it continues has printed them
             _show_remarks(config, given, console)
         run = Run(config, given, callbacks, console, placement.config, dataset=dataset)
+        run.opponent = evaluation_opponent(config, engine.spec, factory, trust_modules=trust_modules)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)
         reading.close()  # the replay data is in memory now
         # last, so that bad input leaves no folder
@@ -128,10 +130,18 @@ def _show_notices(config: TrainConfig, engine: Engine, console: Console) -> None
 def _create_folder(
     run: Run, warm_start: WarmStart | None, checkpoint: Checkpoint | None, engine: Engine
 ) -> Path:
-    """Create and return the run folder, with a copy of the weights of a warm start."""
+    """Create and return the run folder, with copies of the weights of a warm start and of an opponent's."""
     config, given = run.config, run.given
+
+    def fill(folder: Path) -> None:
+        if warm_start is not None:
+            warm_start.write(folder, config, run.parts, run.facts)
+        if run.opponent is not None:
+            run.opponent.write(folder)
+
     if warm_start is None:
-        return make_run_dir(config, start_from=checkpoint.path.resolve() if checkpoint else None, given=given)
+        start = checkpoint.path.resolve() if checkpoint else None
+        return make_run_dir(config, start_from=start, given=given, fill=fill)
     run.warm_start = warm_start
     warm_start.load_into(config, run.parts, engine.spec)
     return make_run_dir(
@@ -139,7 +149,7 @@ def _create_folder(
         start_from=Path(FOLDER),
         given=given,
         started_from=warm_start.record,
-        fill=lambda folder: warm_start.write(folder, config, run.parts, run.facts),
+        fill=fill,
     )
 
 

@@ -305,6 +305,8 @@ def largest_layer(config: TrainConfig, spec: EnvSpec) -> int:
         return 0
     settings, pixels = config.algorithm, _pixels(config, spec)
     inputs = num_features(spec.observation_space)
+    if spec.critic_space is not None and not pixels:
+        inputs += num_features(spec.critic_space)
     if pixels or settings.encoder not in ("auto", "flat"):
         inputs = settings.features_dim
     networks = [getattr(settings, name, None) or () for name in ("hidden_sizes", "critic_hidden_sizes")]

@@ -38,6 +38,11 @@ def train_recurrent_ppo(cfg: TrainConfig, **overrides: Any) -> TrainResult:
     return _train_algorithm("recurrent_ppo", cfg, overrides)
 
 
+def train_mappo(cfg: TrainConfig, **overrides: Any) -> TrainResult:
+    """Train MAPPO; keywords override settings of the run and of the algorithm."""
+    return _train_algorithm("mappo", cfg, overrides)
+
+
 def _train_algorithm(algo: str, cfg: TrainConfig, overrides: dict[str, Any]) -> TrainResult:
     if cfg.algo != algo:
         raise ConfigError([f"algo is '{cfg.algo}', but train_{algo} takes algo '{algo}'"])

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rl_training.core.errors import RunFault
+from rl_training.core.spaces.stored import split_critic
 from rl_training.core.types import Obs
 from rl_training.models.images import ScaledImages
 
@@ -37,6 +39,53 @@ class EncodedPair(nn.Module):
         return self.network(encode(self.encoder, inputs), encode(self.critic_encoder, inputs), **named)
 
 
+class WithCriticEntries(nn.Module):
+    """An actor-critic network whose critic reads the actor's observation and entries that the actor does not get.
+
+    Inputs are those of the actor, with the critic's as reserved entries. Both are vectors, unless an encoder turns them
+    into features: without `critic_encoder`, actor and critic share the encoder of the observation.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        encoder: nn.Module | None,
+        critic_encoder: nn.Module | None,
+        entries_encoder: nn.Module | None,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.critic_encoder, self.entries_encoder = encoder, critic_encoder, entries_encoder
+        self.network = network
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether there is no encoder."""
+        return self.encoder is None and self.entries_encoder is None
+
+    def forward(self, inputs: Obs, **named: Any) -> Any:
+        """Return the outputs of actor and critic."""
+        return self.network(*self.features(inputs), **named)
+
+    def params(self, inputs: Obs, **named: Any) -> Any:
+        """Return the outputs of the actor, for inputs with or without the critic's entries."""
+        return self.network.params(_features(self.encoder, split_critic(inputs)[0]), **named)  # type: ignore[operator]  # ours
+
+    def features(self, inputs: Obs) -> tuple[Tensor, Tensor]:
+        """Return the features of the actor [B, D], and those of the critic [B, D + C]."""
+        seen, entries = split_critic(inputs)
+        assert entries is not None, "learning needs what the critic reads"
+        actor = _features(self.encoder, seen)
+        critic = actor if self.critic_encoder is None else encode(self.critic_encoder, seen)
+        return actor, torch.cat([critic, _features(self.entries_encoder, entries)], dim=1)
+
+
+def _features(encoder: nn.Module | None, inputs: Obs) -> Tensor:
+    if encoder is not None:
+        return encode(encoder, inputs)
+    assert isinstance(inputs, Tensor)
+    return inputs
+
+
 def encode(encoder: nn.Module, inputs: Obs) -> Tensor:
     """Return an encoder's features [B, D]; errors name the encoder, which may be a custom one."""
     try:
@@ -49,4 +98,4 @@ def encode(encoder: nn.Module, inputs: Obs) -> Tensor:
 
 def layers_after_encoder(network: nn.Module) -> nn.Module:
     """Return the layers after the encoder; for a network without one, the network."""
-    return network.network if isinstance(network, Encoded | EncodedPair) else network
+    return network.network if isinstance(network, Encoded | EncodedPair | WithCriticEntries) else network

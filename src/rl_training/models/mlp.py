@@ -55,7 +55,8 @@ class MLPActorCritic(nn.Module):
     """Maps features [B, input_size] to action parameters [B, action_size] and values [B].
 
     With `shared` both heads read one body; otherwise actor and critic are two networks, of the same widths unless
-    `critic_sizes` are given. The small gain of the actor's last layer makes the first policy nearly uniform.
+    `critic_sizes` are given, and the critic may read other features, `critic_input_size` of them. The small gain of the
+    actor's last layer makes the first policy nearly uniform.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class MLPActorCritic(nn.Module):
         hidden_sizes: Sequence[int] = (64, 64),
         *,
         critic_sizes: Sequence[int] | None = None,
+        critic_input_size: int | None = None,
         activation: ActivationName = "tanh",
         shared: bool = False,
         orthogonal: bool = True,
@@ -79,10 +81,15 @@ class MLPActorCritic(nn.Module):
             )
         if shared and critic_sizes is not None:
             raise ValueError("critic_sizes are given, but shared is true; leave one of them out")
+        if shared and critic_input_size is not None:
+            raise ValueError("critic_input_size is given, but shared is true; leave one of them out")
         generator = generator or torch.Generator().manual_seed(0)
         layers = partial(mlp, activation=activation, orthogonal=orthogonal, generator=generator)
         actor = (input_size, *hidden_sizes)
-        critic = actor if critic_sizes is None else (input_size, *critic_sizes)
+        critic = (
+            input_size if critic_input_size is None else critic_input_size,
+            *(hidden_sizes if critic_sizes is None else critic_sizes),
+        )
         self.actor_body = layers(actor)
         self.actor_head = make_last(actor[-1], action_size, 0.01, orthogonal=orthogonal, generator=generator)
         # registered under one name only: shared tensors are stored once in a checkpoint
@@ -95,3 +102,8 @@ class MLPActorCritic(nn.Module):
         if self.critic_body is not None:
             critic = self.critic_body(features if critic_features is None else critic_features)
         return self.actor_head(actor), self.critic_head(critic).squeeze(-1)
+
+    def params(self, features: Tensor) -> Tensor:
+        """Return action parameters [B, action_size] alone."""
+        found: Tensor = self.actor_head(self.actor_body(features))
+        return found

@@ -32,32 +32,39 @@ class LSTMActorCritic(nn.Module):
         core_layers: int = 1,
         share_core: bool = True,
         critic_sizes: Sequence[int] | None = None,
+        critic_input_size: int | None = None,
         activation: ActivationName = "tanh",
         shared: bool = False,
         orthogonal: bool = True,
         generator: torch.Generator | None = None,
         make_last: MakeLinear = make_linear,
     ) -> None:
-        """`core` None means no recurrence; `make_last` builds the actor's last layer."""
+        """`core` None means no recurrence; `make_last` builds the actor's last layer.
+
+        The critic may read `critic_input_size` features, which needs a core of its own.
+        """
         super().__init__()
         if input_size < 1 or action_size < 1:
             raise ValueError(
                 f"input_size and action_size must be positive, got {input_size} and {action_size}"
             )
+        if share_core and critic_input_size is not None:
+            raise ValueError("critic_input_size is given, but share_core is true; leave one of them out")
         generator = generator or torch.Generator().manual_seed(0)
-        make: Callable[[], RecurrentCore | IdentityCore] = partial(IdentityCore, input_size)
+        make: Callable[[int], RecurrentCore | IdentityCore] = IdentityCore
         if core is not None:
             sizes = {"size": core_size, "num_layers": core_layers}
-            make = partial(
-                RecurrentCore, core, input_size, **sizes, orthogonal=orthogonal, generator=generator
-            )
-        self.core = make()
-        self.critic_core = None if share_core else make()
+            make = partial(RecurrentCore, core, **sizes, orthogonal=orthogonal, generator=generator)
+        critic_input = input_size if critic_input_size is None else critic_input_size
+        self.core = make(input_size)
+        self.critic_core = None if share_core else make(critic_input)
+        same_size = self.critic_core is None or self.critic_core.size == self.core.size
         self.network = MLPActorCritic(
             self.core.size,
             action_size,
             hidden_sizes,
             critic_sizes=critic_sizes,
+            critic_input_size=None if same_size else critic_input,
             activation=activation,
             shared=shared,
             orthogonal=orthogonal,
@@ -95,6 +102,12 @@ class LSTMActorCritic(nn.Module):
             features if critic_features is None else critic_features, memory[own:], starts
         )
         return (actor, critic), after + critic_after
+
+    def params(self, features: Tensor, *, memory: Memory, starts: Tensor) -> tuple[Tensor, Memory]:
+        """Return action parameters [L * B, A] alone, and the state, in which that of the critic is as before."""
+        own = len(self.core.memory_sizes)
+        read, after = self.core(features, memory[:own], starts)
+        return self.network.params(read), after + memory[own:]
 
     @torch.no_grad()
     def act(

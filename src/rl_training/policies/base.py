@@ -50,7 +50,9 @@ class NetworkPolicy(nn.Module):
         encoding: Encoding,
         normalize_obs: bool,
         reward_normalizer: RewardNormalizer | None,
+        other_numbers: int = 0,
     ) -> None:
+        """`other_numbers` is how many a subclass normalizes besides those of the observation."""
         super().__init__()
         self.spec, self.encoding = spec, encoding
         images = {} if encoding.encoder is None else image_leaves(spec.observation_space, encoding.images)
@@ -60,11 +62,12 @@ class NetworkPolicy(nn.Module):
                 f"observation space {space_text(spec.observation_space)} contains no numbers, so there is nothing to "
                 "learn from; if that is intended, add an entry that is always 0"
             )
-        if normalize_obs and not self.inputs.size:
+        if normalize_obs and not self.inputs.size and not other_numbers:
             raise UserError(
                 "normalize_obs is true, but observations are images, which are scaled by their bounds; set it to false"
             )
-        self.normalizer = ObservationNormalizer(self.inputs.continuous) if normalize_obs else None
+        normalize = normalize_obs and self.inputs.size > 0
+        self.normalizer = ObservationNormalizer(self.inputs.continuous) if normalize else None
         self.reward_normalizer = reward_normalizer
         self._twin: Twin | None = None
         self._image_encoder: ExplicitEncoder | None = None
@@ -134,8 +137,12 @@ class NetworkPolicy(nn.Module):
             twin, network = numpy_twin(layers_after_encoder(self.network)), self.network
             known = twin is not None and type(network) is Encoded
             self._image_encoder = explicit_encoder(network.encoder) if known else None  # type: ignore[arg-type]  # of an Encoded
-            self._twin = twin if self.encoding.encoder is None or self._image_encoder is not None else None
+            self._twin = twin if self._reads_numpy() else None
         return self._twin
+
+    def _reads_numpy(self) -> bool:
+        """Return whether `_read_numpy` supports the observations."""
+        return self.encoding.encoder is None or self._image_encoder is not None
 
     def _read_numpy(self, obs: ObsArray) -> Array:
         """Return the twin's inputs for observations: numbers [N, D], or the encoder's features."""

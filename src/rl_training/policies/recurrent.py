@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rl_training.core.recurrent_state import EPISODE_STARTS, state_column, state_columns
 from rl_training.core.spaces.layout import float_dtype, take_rows
 from rl_training.core.spaces.masks import split_mask
+from rl_training.core.spaces.stored import split_critic
 from rl_training.core.state import Owners
 from rl_training.core.types import (
     ActArrays,
@@ -27,10 +28,11 @@ from rl_training.core.types import (
     tensors_of,
 )
 from rl_training.models.cores import CoreName, Memory
-from rl_training.models.encoded_network import layers_after_encoder
+from rl_training.models.encoded_network import WithCriticEntries, layers_after_encoder
 from rl_training.models.fast.acting import NumpyRecurrent
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.policies.actor_critic import ActorCriticPolicy, Rows
+from rl_training.policies.base import NetworkPolicy
 from rl_training.policies.explorers import ActorCriticExplorer
 from rl_training.policies.noise import ExplorationMatrices
 
@@ -79,7 +81,8 @@ class RecurrentPolicy(ActorCriticPolicy):
 
     def features(self, rows: SequenceRows) -> tuple[Tensor, ...]:  # type: ignore[override]  # of sequences
         """Return the outputs of the cores, [L * B, H], with gradients."""
-        seen: Any = (rows.obs,) if self.encoding.encoder is None else self.encoded(rows)
+        plain = self.encoding.encoder is None and self.entries is None
+        seen: Any = (rows.obs,) if plain else self.encoded(rows)
         return self._layers.core_outputs(*seen, memory=rows.memory, starts=rows.extra[EPISODE_STARTS])[0]
 
     @property
@@ -101,7 +104,12 @@ class RecurrentPolicy(ActorCriticPolicy):
         if episode_starts is None:
             episode_starts = torch.zeros(len(actions), dtype=torch.bool)
         memory = tuple(part.to(device) for part in state)
-        params, _, _ = self.network(self.prepare(seen), memory=memory, starts=episode_starts.to(device))
+        starts = episode_starts.to(device)
+        if isinstance(self.network, WithCriticEntries):
+            inputs = self.prepare(split_critic(seen)[0])
+            params, _ = self.network.params(inputs, memory=memory, starts=starts)
+        else:
+            params, _, _ = self.network(self.prepare(seen), memory=memory, starts=starts)
         return self.log_prob_entropy(params, actions.to(device), mask)[0]
 
     def outputs(self, obs: ObsArray) -> tuple[Array, Array]:
@@ -114,7 +122,11 @@ class RecurrentPolicy(ActorCriticPolicy):
         seen, mask = split_mask(obs)
         twin = self._current_twin()
         if isinstance(twin, NumpyRecurrent):
-            params, values, after = twin(self._read_numpy(seen), memory)
+            if self.entries is None:
+                params, values, after = twin(self._read_numpy(seen), memory)
+            else:
+                actor, critic = self._read_both(seen)
+                params, values, after = twin(actor, memory, critic)
             self._finite((params, values))
         else:
             params, values, after = self._step_on_device(seen, memory)
@@ -122,25 +134,52 @@ class RecurrentPolicy(ActorCriticPolicy):
 
     @torch.no_grad()
     def _step_on_device(self, obs: ObsArray, memory: PolicyState) -> tuple[Array, Array, PolicyState]:
-        device = self.device
-        inputs = self.prepare(moved(tensors_of(obs), device))
-        before = tuple(torch.from_numpy(part).to(device) for part in memory)
-        starts = torch.zeros(len(next(iter(leaves(obs)))[1]), dtype=torch.bool, device=device)
-        params, values, after = self.network(inputs, memory=before, starts=starts)
+        inputs, named = self._on_device(obs, memory)
+        params, values, after = self.network(inputs, **named)
         outputs = self._finite((params.cpu().numpy(), values.cpu().numpy()))
         return *outputs, tuple(part.cpu().numpy() for part in after)
 
     def act(
         self, obs: ObsArray, state: PolicyState, *, deterministic: bool, rng: np.random.Generator
     ) -> tuple[Array, PolicyState]:
-        params, _, after = self.step(obs, state)
+        params, after = self.params_and_memory(obs, state)
         return self.head.mode(params) if deterministic else self.head.sample(params, rng)[0], after
+
+    def params_and_memory(self, obs: ObsArray, memory: PolicyState) -> tuple[Array, PolicyState]:
+        """Return action parameters [N, P], with the mask applied, and the next state.
+
+        What only the critic reads is ignored, and then the state of its core stays as it is.
+        """
+        if self.entries is None:
+            params, _, after = self.step(obs, memory)
+            return params, after
+        seen, mask = split_mask(obs)
+        seen, twin = split_critic(seen)[0], self._current_twin()
+        if isinstance(twin, NumpyRecurrent):
+            params, after = twin.params(self._read_numpy(seen), memory)
+        else:
+            params, after = self._params_on_device(seen, memory)
+        return self.head.masked(self._finite(params), mask), after
+
+    @torch.no_grad()
+    def _params_on_device(self, obs: ObsArray, memory: PolicyState) -> tuple[Array, PolicyState]:
+        assert isinstance(self.network, WithCriticEntries)
+        inputs, named = self._on_device(obs, memory)
+        params, after = self.network.params(inputs, **named)
+        return params.cpu().numpy(), tuple(part.cpu().numpy() for part in after)
+
+    def _on_device(self, obs: ObsArray, memory: PolicyState) -> tuple[Obs, dict[str, Any]]:
+        """Return the inputs of the network for one step."""
+        device, rows = self.device, len(next(iter(leaves(obs)))[1])
+        before = tuple(torch.from_numpy(part).to(device) for part in memory)
+        starts = torch.zeros(rows, dtype=torch.bool, device=device)
+        return self.prepare(moved(tensors_of(obs), device)), {"memory": before, "starts": starts}
 
 
 class RunningMemory:
     """The hidden state of the running episodes, and which of them have just begun."""
 
-    def __init__(self, policy: RecurrentPolicy, num_envs: int) -> None:
+    def __init__(self, policy: NetworkPolicy, num_envs: int) -> None:
         self.parts = policy.initial_state(num_envs)
         self.starts = np.ones(num_envs, np.bool_)
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 NEVER_TOLD = -1.0
-"""The success rate of evaluations without one: lower than any real rate."""
+"""The rate of evaluations without one: lower than any real rate."""
+RATES = {"success": "success_rate", "win_rate": "score"}
+"""What an evaluation calls the rate that decides, by `best_by`."""
 
 
 class StopTraining(Exception):
@@ -118,7 +120,10 @@ class StopAtSuccess(Callback):
 
 
 class Best:
-    """The best evaluation so far: by its mean return, or by its success rate first, where `by` is success."""
+    """The best evaluation so far: by its mean return, or first by the rate of successes or of games won.
+
+    A draw counts as half a game won.
+    """
 
     def __init__(self, by: str = "reward") -> None:
         self.by = by
@@ -127,7 +132,7 @@ class Best:
 
     def improved(self, summary: Mapping[str, Any]) -> bool:
         """Return whether an evaluation is better than all before it, and keep it if it is."""
-        success = float(summary.get("success_rate", NEVER_TOLD)) if self.by == "success" else NEVER_TOLD
+        success = float(summary.get(RATES[self.by], NEVER_TOLD)) if self.by in RATES else NEVER_TOLD
         reward = summary["mean_reward"]
         if self.reward is not None and (success, reward) <= (self.success, self.reward):
             return False
@@ -141,7 +146,7 @@ class Best:
 
     @property
     def told_success(self) -> float | None:
-        """The success rate of the best evaluation, None if it does not count or was not reported."""
+        """The rate of the best evaluation, None if it does not count or was not reported."""
         return None if self.success == NEVER_TOLD else self.success
 
 
@@ -162,7 +167,8 @@ class StopOnPlateau(Callback):
         self.stale = 0 if self._best.improved(summary) else self.stale + 1
         if self.stale >= self.patience:
             rate = self._best.told_success
-            told = "" if rate is None else f"a success rate of {rate:.0%} and "
+            name = "score" if self._best.by == "win_rate" else "success rate"
+            told = "" if rate is None else f"a {name} of {rate:.0%} and "
             raise StopTraining(f"{self.stale} evaluations without improvement on {told}{self.best:.1f}")
 
     def state_dict(self) -> State:

@@ -53,8 +53,8 @@ class EpisodeNumber:
 class RunningEpisodes:
     """Adds up raw rewards and steps of the episodes in progress, one per environment.
 
-    Rewards are summed over the agents of an environment. Its length counts the steps in which any of them acted, and
-    its success is the mean over the agents that report one.
+    Rewards are summed over the agents of an environment. Its length counts the steps in which any of them acted,
+    opponents as well, and its success is the mean over the agents that report one.
     """
 
     def __init__(self, rows: Rows, info_keywords: Iterable[str] = ()) -> None:
@@ -68,7 +68,7 @@ class RunningEpisodes:
 
     def add(self, step: StepArrays) -> None:
         self._returns += step.reward
-        self.lengths += self.rows.any(step.valid)
+        self.lengths += self.rows.any(step.valid if step.played is None else step.played)
         if step.any_ended:
             self._ended |= step.ended
             np.copyto(self._successes, step.success, where=step.ended)

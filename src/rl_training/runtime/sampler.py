@@ -56,8 +56,9 @@ class LocalSampler:
         return Collected(timesteps, episodes, frozenset(step.info_names), ended_at)
 
     def metrics(self) -> dict[str, float]:
-        """Return no metrics: it never waits, and the policy that acts is the one that learns."""
-        return {}
+        """Return those of an explorer that has opponents; it never waits, and the policy that acts is the learner's."""
+        measured: Callable[[], dict[str, float]] = getattr(self.explorer, "metrics", dict)
+        return measured()
 
     def change_seed(self, *stream: int) -> None:
         self.stepper.change_seed(*stream)

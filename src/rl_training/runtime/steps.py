@@ -8,6 +8,7 @@ import numpy as np
 from rl_training.core.blocks import Block
 from rl_training.core.protocols import Recorder
 from rl_training.core.spaces.masks import split_mask
+from rl_training.core.spaces.stored import split_critic
 from rl_training.core.types import ActArrays, Array, Info, ObsArray, StepArrays, WatchedStep, joined, leaves
 
 
@@ -58,10 +59,10 @@ class StepWatcher:
         """Record the outcome, then pass the step on."""
         self.recorder.record_outcome(step, acted)
         self.timesteps += step.num_valid
-        before, masks = split_mask(self._before)
-        after = _copied(split_mask(step.obs)[0])
+        before, masks = _seen(self._before)
+        after = _copied(_seen(step.obs)[0])
         if step.any_ended:
-            final = dict(leaves(split_mask(step.final_obs)[0]))
+            final = dict(leaves(_seen(step.final_obs)[0]))
             for key, array in leaves(after):
                 array[step.ended] = final[key][step.ended]
         self.on_step(
@@ -85,6 +86,12 @@ class StepWatcher:
     def record_block(self, block: Block) -> None:
         """Record a block; its steps were seen where they were taken."""
         self.recorder.record_block(block)
+
+
+def _seen(obs: ObsArray) -> tuple[ObsArray, Array | None]:
+    """Return what the policy sees of a stored observation, and its mask."""
+    seen, mask = split_mask(obs)
+    return split_critic(seen)[0], mask
 
 
 def _copied(obs: ObsArray) -> ObsArray:

@@ -23,14 +23,16 @@ from rl_training.runtime.callbacks import (
 from rl_training.runtime.metrics import MetricMeans, MissingKeywords, RecentEpisodes, first_non_finite
 from rl_training.runtime.profiler import Profiler
 
-EVALUATION_COLUMNS = ("mean_reward", "std_reward", "mean_ep_length", "success_rate")
+EVALUATION_COLUMNS = (
+    "mean_reward", "std_reward", "mean_ep_length", "success_rate", "win_rate", "draw_rate", "loss_rate", "score",
+)  # fmt: skip
 
 
 def columns_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
     """Return the values of an evaluation's summary that are logged; a success rate only if it was reported."""
     names = [
         *EVALUATION_COLUMNS,
-        *(name for name in evaluation if name.startswith(("info/", "mean_reward/"))),
+        *(name for name in evaluation if name.startswith(("info/", "mean_reward/", "win_rate/"))),
     ]
     return {name: evaluation[name] for name in names if name in evaluation}
 

@@ -170,7 +170,7 @@ class TestHelp:
         outcome = cli("train")
         assert outcome.code == 2
         for words in (
-            "a2c, awac, bc, cql, dqn, iql, ppo, rebrac, recurrent_ppo, sac, td3, td3_bc",
+            "a2c, awac, bc, cql, dqn, iql, mappo, ppo, rebrac, recurrent_ppo, sac, td3, td3_bc",
             "train --config ppo/cartpole",
             "train --help",
         ):
@@ -178,7 +178,7 @@ class TestHelp:
 
     def test_help_of_train_lists_algorithms_and_examples_on_lines_of_their_own(self, cli):
         lines = cli("train", "--help").out.splitlines()
-        assert "  a2c, awac, bc, cql, dqn, iql, ppo, rebrac, recurrent_ppo, sac, td3, td3_bc" in lines
+        assert "  a2c, awac, bc, cql, dqn, iql, mappo, ppo, rebrac, recurrent_ppo, sac, td3, td3_bc" in lines
         assert any(line.startswith("  rl-training train ppo --env-id CartPole-v1  ") for line in lines)
         assert not any(line.count("rl-training train") > 1 for line in lines)
 

@@ -461,7 +461,7 @@ COUNTING = {
     "algorithm": PPOConfig(gamma=0.7), "preprocessing": "atari", "use_action_masks": "off",
     "max_episode_steps": 7, "env_wrappers": ("a:B",), "best_by": "success", "env_groups": 2, "lag": 1,
     "max_policy_lag": 7, "learner_shards": 2, "policies": "each", "agent_ids": "on", "opponents": "pool",
-    "eval_against": "random",
+    "eval_against": "random", "critic_obs": ("a",),
 }  # fmt: skip
 POOL_COUNTING = {"opponent_sampling": "recent", "opponent_update_every": 7, "opponent_pool_size": 7}
 ATARI_COUNTING = {

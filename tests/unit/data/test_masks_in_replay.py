@@ -5,7 +5,8 @@ import pytest
 from gymnasium import spaces
 from records import step_arrays
 
-from rl_training.core.spaces.masks import MASK_KEY, stored_space
+from rl_training.core.spaces.masks import MASK_KEY
+from rl_training.core.spaces.stored import stored_space
 from rl_training.core.types import EnvSpec
 from rl_training.data.replay_buffer import ReplayBuffer
 

@@ -12,18 +12,19 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, UserError
-from rl_training.core.spaces.masks import MASK_KEY, random_allowed, split_mask, stored_space
+from rl_training.core.spaces.masks import MASK_KEY, random_allowed, split_mask
+from rl_training.core.spaces.stored import stored_space
 from rl_training.core.types import EnvSpec
 from rl_training.envs.determinism import check_determinism
 from rl_training.envs.episodes import SeededEpisodes
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.masks import (
     check_user_masks,
-    env_spec,
     sample_allowed,
     settle_masks,
     with_masks_in_info,
 )
+from rl_training.envs.specs import env_spec
 from rl_training.envs.stepper import VectorStepper
 from rl_training.envs.tasks.locks import Locks
 

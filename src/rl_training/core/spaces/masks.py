@@ -1,8 +1,8 @@
 """Action masks, stored in a reserved entry of an observation, which is never a feature.
 
 A mask is true for allowed actions: Discrete [n]; MultiDiscrete all components concatenated [n_1 + n_2 + …]; MultiBinary
-a pair for each component, first "0 is allowed", then "1 is allowed" [2n]. As part of observations, masks are in
-rollouts, replay, final observations, checkpoints and evaluations without further code.
+a pair for each component, first "0 is allowed", then "1 is allowed" [2n]. How they are
+stored with observations: `stored.py`.
 """
 
 import math
@@ -11,9 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from gymnasium import Space, spaces
 
-from rl_training.core.errors import UserError
-from rl_training.core.spaces.layout import observation_leaves
-from rl_training.core.types import Array, EnvSpec, joined
+from rl_training.core.types import Array, joined
 
 MASK_KEY = "/action_mask"
 """The reserved entry; environments must not use this name."""
@@ -38,18 +36,6 @@ def mask_counts(space: Space[Any]) -> list[int] | None:
     if isinstance(space, spaces.MultiBinary):
         return [2] * int(np.prod(space.shape))
     return None
-
-
-def stored_space(spec: EnvSpec) -> Space[Any]:
-    """Return the space of what is stored per step: the observation, and the mask if there is one."""
-    if not spec.masked:
-        return spec.observation_space
-    if MASK_KEY in observation_leaves(spec.observation_space):
-        raise UserError(f"an observation has an entry '{MASK_KEY}', which is a reserved name; rename it")
-    size = sum(mask_counts(spec.action_space) or ())
-    mask: Space[Any] = spaces.Box(0, 1, (size,), np.bool_)
-    # flattened keys omit the empty first part, so the entries keep their names
-    return spaces.Dict([("", spec.observation_space), (MASK_KEY, mask)])
 
 
 def split_mask(obs: ArrayT | dict[str, ArrayT]) -> tuple[ArrayT | dict[str, ArrayT], ArrayT | None]:

@@ -9,7 +9,8 @@ from rl_training.core.protocols import EnvStepper
 from rl_training.core.rows import Rows
 from rl_training.core.spaces.action_units import ActionAdapter
 from rl_training.core.spaces.layout import observation_leaves, zeros_for
-from rl_training.core.spaces.masks import MASK_KEY, stored_space
+from rl_training.core.spaces.masks import MASK_KEY
+from rl_training.core.spaces.stored import CRITIC_KEY, stored_space
 from rl_training.core.types import Array, State, StepArrays, leaves
 from rl_training.envs.games.joint_env import (
     ACTS,
@@ -39,7 +40,8 @@ class TeamColumns:
         } or single
         if team.masked:
             names[MASK_KEY] = mask_entry(team.name)
-        self._sources = [(key, names.get(key, CRITIC)) for key, _ in leaves(self.obs)]
+        names[CRITIC_KEY] = CRITIC
+        self._sources = [(key, names[key]) for key, _ in leaves(self.obs)]
         self._num_envs = num_envs
 
     def read(self, target: Any, source: dict[str, Array]) -> None:

@@ -40,6 +40,8 @@ from rl_training.version import __version__
 FORMAT_VERSION = 2
 """Increase it when the layout changes: checkpoints of any other version are refused."""
 SPACES = ("observation_space", "action_space")
+CRITIC_SPACE = "critic_space"
+"""Only of agents whose critic reads more than their actor."""
 MAX_COUNT = 2**62
 """Largest number of steps, updates, rows or bytes in a manifest."""
 MAX_UNSIGNED_BYTES = 256 << 20
@@ -222,10 +224,13 @@ def _saved_spec(path: Path, facts: Mapping[str, Any], config: TrainConfig) -> En
     try:
         if facts["game"] is not None:
             return game_from_data(facts["game"]).spec(config.num_envs)
-        observation, action = (space_from_data(facts["spaces"][name]) for name in SPACES)
+        saved = facts["spaces"]
+        observation, action = (space_from_data(saved[name]) for name in SPACES)
+        critic = space_from_data(saved[CRITIC_SPACE]) if CRITIC_SPACE in saved else None
     except UserError as error:
         raise UserError(f"checkpoint {path}: {error}") from error
-    return EnvSpec(observation, action, config.num_envs, masked=config.use_action_masks == "on")
+    masked = config.use_action_masks == "on"
+    return EnvSpec(observation, action, config.num_envs, masked, critic_space=critic)
 
 
 def _read_manifest(path: Path, *, trusted: bool) -> dict[str, Any]:
@@ -263,7 +268,11 @@ def _checked_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     if best is not None and step_of(best) < 0:
         raise ValueError(f"best_checkpoint is {best!r}")
     return {
-        "spaces": {name: facts["spaces"][name] for name in SPACES},
+        "spaces": {
+            name: facts["spaces"][name]
+            for name in (*SPACES, CRITIC_SPACE)
+            if name in SPACES or name in facts["spaces"]
+        },
         "game": facts.get("game"),
         "env_factory": facts.get("env_factory") is True,
         "surroundings": dict(facts.get("surroundings", {})),

@@ -93,7 +93,8 @@ class Snapshots:
     def restore(self, checkpoint: Checkpoint, *, resumed: bool) -> None:
         """Restore learner, source and sampler without changing files; `resumed` if the checkpoint is of this run."""
         state, by_hand = checkpoint.state, "trainer" not in checkpoint.state
-        check_spaces(f"checkpoint {checkpoint.path}", self.config, self.spec, checkpoint.spec)
+        source = f"checkpoint {checkpoint.path}"
+        check_spaces(source, self.config, self.spec, checkpoint.spec, for_critic=True)
         with fitting_weights(checkpoint.path):
             self.learner.load_state_dict(state)
         if not by_hand and (resumed or brings_replay(checkpoint, self.source.storages)):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from operator import mul
 from pathlib import Path
 
-from rl_training.algorithms.components import image_reading
+from rl_training.algorithms.components import BuildContext, image_reading
 from rl_training.algorithms.teams import state_of_team, team_specs
 from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
@@ -27,14 +27,16 @@ def refuse_larger_network(path: Path, config: TrainConfig, state: Mapping[str, S
     foreign = {*widths, *(getattr(settings, "critic_hidden_sizes", None) or ())}
     foreign = foreign.difference(*(tensor.shape for tensor in weights))
     space = spec.observation_space
-    if num_features(space) > MAX_NUMBERS:
-        raise UserError(f"{path}: an observation of {num_features(space)} numbers is too large")
+    for read in (space, spec.critic_space):
+        if read is not None and num_features(read) > MAX_NUMBERS:
+            raise UserError(f"{path}: an observation of {num_features(read)} numbers is too large")
     sizes, beside = (*widths, num_choices(spec.action_space)), 0
     if ":" not in settings.encoder:
         reading = image_reading(settings, channels_first=config.makes_frames)
         chosen = chosen_encoder(settings.encoder, None, space, reading)
         features, beside = encoder_size(*chosen, space, settings.features_dim, settings.encoder_kwargs)
         sizes = (features, *sizes)
+    beside += _weights_for_entries(config, spec)
     needed, stored = beside + sum(map(mul, sizes, sizes[1:])), sum(tensor.numel() for tensor in weights)
     if foreign:
         problem = f"hidden_sizes are {list(widths)}, and no stored weight has a side of {max(foreign)}"
@@ -43,3 +45,15 @@ def refuse_larger_network(path: Path, config: TrainConfig, state: Mapping[str, S
     else:
         return
     raise UserError(f"{path} does not fit the network's settings: {problem}")
+
+
+def _weights_for_entries(config: TrainConfig, spec: EnvSpec) -> int:
+    """Return how many weights what only the critic reads needs: those of its encoder, and of the layer after that."""
+    space, settings = spec.critic_space, config.algorithm
+    if space is None:
+        return 0
+    found = BuildContext(spec, 0, channels_first=config.makes_frames).entries_encoding(settings)
+    features, weights = encoder_size(found.encoder, found.images, space, found.features_dim, found.arguments)
+    given = getattr(settings, "critic_hidden_sizes", None)
+    widths = tuple(getattr(settings, "hidden_sizes", ()) if given is None else given)
+    return weights + features * int(getattr(settings, "core_size", 0) or next(iter(widths), 1))

@@ -22,6 +22,7 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.lookup import find_algorithm, is_called
 from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import wrapper_calls
+from rl_training.config.object_paths import is_name
 from rl_training.config.schedules import Schedule, function_name
 from rl_training.config.train_config import OF_RAY
 from rl_training.core.errors import UserError
@@ -89,6 +90,7 @@ def imports_nothing(config: TrainConfig) -> bool:
     """Return whether all modules that a config names are imported already."""
     called = schedule_functions(config) + foreign_wrappers(config)
     own = [config.algo] if ":" in config.algo else []
+    own += [name for _, name in foreign_players(config)]
     names = [config.env_id, config.algorithm.encoder, *own, *(name for _, name in called)]
     return all(module_is_imported(name) for name in names)
 
@@ -106,6 +108,11 @@ def foreign_wrappers(config: TrainConfig) -> list[tuple[str, str]]:
     harmless = {f"gymnasium.wrappers:{name}" for name in HARMLESS_WRAPPERS}
     names = [name for name, _ in wrapper_calls(config.env_wrappers)]
     return [("env_wrappers", name) for name in names if name not in harmless]
+
+
+def foreign_players(config: TrainConfig) -> list[tuple[str, str]]:
+    """Return (setting, `module:function`) if a function plays against the agent in evaluations."""
+    return [("eval_against", config.eval_against)] if is_name(config.eval_against) else []
 
 
 class AlgorithmUnavailable(UserError):
@@ -211,6 +218,11 @@ class Permission:
         self.refuse_arguments(config)
         self.refuse_counts(config)
         self.refuse_dataset(config)
+        self.refuse_players(config)
+
+    def refuse_players(self, config: TrainConfig) -> None:
+        """Raise if a function that plays in evaluations would be imported without permission."""
+        self._refuse(foreign_players(config))
 
     def refuse_dataset(self, config: TrainConfig) -> None:
         """Raise if an untrusted checkpoint chooses the files that are read as a dataset."""
@@ -244,7 +256,12 @@ class Permission:
 
     def vouches_for(self, config: TrainConfig) -> bool:
         """Return whether all code that the config would call, and its arguments, are trusted."""
-        called = [*schedule_functions(config), *foreign_wrappers(config), *unusual_arguments(config)]
+        called = [
+            *schedule_functions(config),
+            *foreign_wrappers(config),
+            *foreign_players(config),
+            *unusual_arguments(config),
+        ]
         return self.granted or all(setting in self.given for setting, _ in called)
 
     def _refuse(self, called: Iterable[tuple[str, str]]) -> None:

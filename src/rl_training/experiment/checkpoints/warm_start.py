@@ -65,7 +65,7 @@ class WarmStart:
     def load_into(self, config: TrainConfig, parts: Parts, spec: EnvSpec) -> None:
         """Load the weights into the networks; raise if they do not fit or the statistics are damaged."""
         source, state = self.checkpoint.path, self.checkpoint.state
-        check_spaces(f"checkpoint {source}", config, spec, self.checkpoint.spec)
+        check_spaces(f"checkpoint {source}", config, spec, self.checkpoint.spec, for_critic=True)
         with restoring(source):
             try:
                 parts.learner.load_learned(state)

@@ -13,7 +13,7 @@ from rl_training.config import TrainConfig
 from rl_training.core.errors import UserError
 from rl_training.envs.determinism import settle_rebuilding
 from rl_training.envs.factory import EnvFactory
-from rl_training.envs.masks import env_spec
+from rl_training.envs.specs import env_spec
 from rl_training.experiment.agent import Agent, check_spaces
 from rl_training.experiment.files import refuse_link_inside
 from rl_training.experiment.loading import load_agent
@@ -100,8 +100,14 @@ def _same(one: Any, other: Any) -> bool:
 
 def check_all(agents: Mapping[str, Agent], config: TrainConfig, env: gymnasium.Env[Any, Any]) -> None:
     """Raise if the environment's spaces are not those of an agent."""
-    found = env_spec(env.observation_space, env.action_space, 1, masked=config.use_action_masks == "on")
+    masked = config.use_action_masks == "on"
     for agent in agents.values():
+        found = env_spec(
+            *(env.observation_space, env.action_space, 1),
+            masked=masked,
+            critic_obs=agent.config.critic_obs,
+            for_critic=False,
+        )
         check_spaces(agent.name, config, found, agent.spec)
 
 

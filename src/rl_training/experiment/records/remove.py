@@ -17,8 +17,8 @@ REMOVED = ".rl-training-removed"
 """Suffix of a run's temporary name while it is deleted."""
 OURS = {
     "config.yaml", "metadata.json", "metrics.csv", "metrics.jsonl", "evaluations.jsonl", "learning_curve.png",
-    "checkpoints", "tensorboard", "wandb", "error.txt", "profile.json", "timeline.png", "started_from", ".origin.json",
-    ".lock",
+    "checkpoints", "tensorboard", "wandb", "error.txt", "profile.json", "timeline.png", "elo.png", "started_from",
+    ".origin.json", ".lock",
 }  # fmt: skip
 
 

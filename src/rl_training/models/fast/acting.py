@@ -83,6 +83,10 @@ class NumpyActorCritic(_Views):
             x, critic_x = self._body(x), None
         return self._actor(x), self._critic(x if critic_x is None else critic_x)[:, 0]
 
+    def params(self, x: Array) -> Array:
+        """Return action parameters [N, A] alone."""
+        return self._actor(x if self._body is None else self._body(x))
+
     def value(self, x: Array) -> Array:
         return self._critic(x if self._body is None else self._body(x))[:, 0]
 
@@ -98,14 +102,25 @@ class NumpyRecurrent(_Views):
         self._critic_core = others[0] if others else None
         self._heads = NumpyActorCritic(network.network)
 
-    def __call__(self, x: Array, memory: PolicyState) -> tuple[Array, Array, PolicyState]:
-        """Return action parameters [N, A], values [N] and the next state for inputs [N, D]."""
+    def __call__(
+        self, x: Array, memory: PolicyState, critic_x: Array | None = None
+    ) -> tuple[Array, Array, PolicyState]:
+        """Return action parameters [N, A], values [N] and the next state for inputs [N, D].
+
+        A critic with a core of its own may read other inputs.
+        """
         parts = self._core.num_parts
         actor, after = self._core(x, memory[:parts])
         if self._critic_core is None:
             return *self._heads(actor), after
-        critic, critic_after = self._critic_core(x, memory[parts:])
+        critic, critic_after = self._critic_core(x if critic_x is None else critic_x, memory[parts:])
         return *self._heads(actor, critic), after + critic_after
+
+    def params(self, x: Array, memory: PolicyState) -> tuple[Array, PolicyState]:
+        """Return action parameters [N, A] alone, and the next state, in which that of the critic is as before."""
+        parts = self._core.num_parts
+        actor, after = self._core(x, memory[:parts])
+        return self._heads.params(actor), after + memory[parts:]
 
 
 class NumpyCore:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.core.recurrent_state import EPISODE_STARTS
+from rl_training.core.spaces.stored import split_critic
 from rl_training.core.timing import lap
 from rl_training.core.types import Array, Numbers
 from rl_training.models.autograd_network import AutogradNetwork, GradientOf
@@ -124,6 +125,21 @@ class ExplicitActorCritic:
             self._actor.input_gradient(params_gradient, parameters=True),
             self._critic.input_gradient(values_gradient[:, None], parameters=True),
         ]
+
+
+class ExplicitWithEntries:
+    """Vectors to the outputs of `WithCriticEntries`: the critic reads the actor's inputs and its own entries."""
+
+    def __init__(self, network: ExplicitActorCritic, backend: Backend) -> None:
+        self._network, self._backend = network, backend
+
+    def forward(self, rows: Any) -> tuple[Numbers, Numbers]:
+        seen, entries = split_critic(rows.obs)
+        both = self._backend.xp.concatenate([seen, entries], 1)
+        return self._network.read(rows, seen, both)
+
+    def backward(self, params_gradient: Numbers, values_gradient: Numbers) -> None:
+        self._network.backward(params_gradient, values_gradient)
 
 
 class ExplicitRecurrent:
@@ -273,6 +289,8 @@ def explicit_recurrent(
     """Return our recurrent network, in NumPy only."""
     cores = recurrent_cores(network)
     if cores is None or backend is not NUMPY:
+        return None
+    if len({core.cells.input_size for core in cores}) > 1:  # the cores run as one
         return None
     assert isinstance(network, LSTMActorCritic)
     after = explicit_actor_critic(network.network, gradient_of, backend)
