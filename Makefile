@@ -106,7 +106,7 @@ peers-scale: $(VENV)/.installed-dev .venv-sample-factory/.installed .venv-rllib/
 # interrupted; writes results/offline_peer.md
 .PHONY: offline-peer
 offline-peer: $(VENV)/.installed-dev .venv-d3rlpy/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/offline_peer.py --data $(DATA) $(if $(SEEDS),--seeds $(SEEDS))
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/offline_peer.py --data $(DATA) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(UPDATES),--updates $(UPDATES))
 
 # torch must come first and stay, or a build for GPUs is fetched
 .venv-%/.installed: benchmarks/peer_runners/%.txt
@@ -133,7 +133,7 @@ hostile: $(VENV)/.installed-dev
 	$(BIN)/python scripts/hostile.py
 	$(BIN)/python scripts/hostile_folders.py
 
-# trains three small agents and records four datasets in the folder datasets (5 minutes); writes results/datasets.md
+# trains three small agents and records five datasets in the folder datasets (5 minutes); writes results/datasets.md
 .PHONY: datasets
 datasets: $(VENV)/.installed-dev
 	$(BIN)/python scripts/make_datasets.py

@@ -99,6 +99,10 @@ def make_vector_env(
     count = cfg.num_envs if num_envs is None else num_envs
     backend = backend or cfg.env_backend
     if backend in ("native", "envpool"):
+        if names_game(cfg.env_id):
+            raise UserError(
+                f"env_backend is '{backend}', but '{cfg.env_id}' is a game with several agents; use 'sync' or 'async'"
+            )
         if factory is not None:
             raise UserError(
                 f"env_backend '{backend}' needs a registered environment; use 'sync' or 'async' with a factory"
@@ -116,7 +120,9 @@ def make_vector_env(
                 seconds_to_answer=cfg.env_timeout,
             )
         envs = SyncVectorEnv(builders, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-    if len({id(env.unwrapped) for env in envs.envs}) < count:
+    if (
+        len({id(getattr(env.unwrapped, "raw", env.unwrapped)) for env in envs.envs}) < count
+    ):  # `raw` of a game
         raise UserError(
             f"environment '{cfg.env_id}': the function returned the same environment twice; let it build a new one "
             "each time it is called: lambda: MyEnv(...), not lambda: env"

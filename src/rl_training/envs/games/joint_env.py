@@ -235,7 +235,7 @@ class JointEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> Any:
         """Return a picture of the game."""
-        return self.raw.render()
+        return self.play.game.render()
 
     def close(self) -> None:
         self.raw.close()

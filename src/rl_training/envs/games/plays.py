@@ -25,6 +25,7 @@ class Play(Protocol):
     `break_off` adds to an outcome what the agents that wait have not been told yet, because the game is cut off.
     """
 
+    game: Any
     in_turns: bool
     acting: tuple[str, ...]
 
