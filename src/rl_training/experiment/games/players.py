@@ -186,9 +186,10 @@ class _TeamPlayer:
         batch = {key: np.empty((count, *part.shape[1:]), part.dtype) for key, part in scratch.obs.items()}
         masks = None if scratch.mask is None else np.empty((count, scratch.mask.shape[1]), np.bool_)
         for row, (turn, number) in enumerate(turns):
-            obs, mask = tables[turn.table].views.of(turn.agent, turn.observation, turn.info)
+            views = tables[turn.table].views
+            obs, said = views.of(turn.agent, turn.observation)
             scratch.write(number, None if obs is None else dict(nested_leaves(obs)))
-            scratch.allow(number, mask if turn.acts else None)
+            scratch.allow(number, views.mask(turn.agent, said, turn.info) if turn.acts else None)
             for key, part in scratch.obs.items():
                 batch[key][row] = part[number]
             if masks is not None and scratch.mask is not None:
