@@ -51,8 +51,6 @@ class ActorCriticPolicy(NetworkPolicy):
     """
 
     head: ActionHead
-    entries: CriticEntries | None
-    """What only the critic reads."""
 
     def __init__(
         self,
@@ -151,14 +149,6 @@ class ActorCriticPolicy(NetworkPolicy):
         seen, entries = split_critic(obs)
         inputs = super().inputs_of(seen)
         return inputs if entries is None else with_critic(inputs, self.entries.inputs_of(entries))
-
-    @torch.no_grad()
-    def observe(self, obs: Obs, valid: Tensor | None = None) -> None:
-        """Merge observations [B, ...] into the statistics of actor and critic."""
-        seen, entries = split_critic(obs)
-        super().observe(seen, valid)
-        if self.entries is not None and entries is not None:
-            self.entries.observe(entries, valid)
 
     def run(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return action parameters [B, P] and values [B], with gradients; `obs` comes from `prepare`."""

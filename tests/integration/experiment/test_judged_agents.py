@@ -11,7 +11,8 @@ from rl_training import PPO
 from rl_training.config import TrainConfig
 from rl_training.core.errors import ConfigError, UserError
 from rl_training.experiment.checkpoints.trust import imports_nothing
-from rl_training.experiment.games.judging import rules_of
+from rl_training.experiment.games import evaluation
+from rl_training.experiment.games.judging import judge, rules_of
 from rl_training.experiment.games.matches import Fixture, play_games
 from rl_training.experiment.games.opponents import agent_player
 from rl_training.experiment.resume import resume
@@ -287,6 +288,41 @@ def test_a_paused_run_goes_on_with_the_same_numbers(tmp_path, trained):
     assert (whole / "evaluations.jsonl").read_bytes() == (paused / "evaluations.jsonl").read_bytes()
     assert len((whole / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()) == 4
     assert (paused / "eval_against" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("against", "deterministic", "openings"),
+    [("run", True, 2), ("run", False, 0), ("random", True, 0), ("support.boards:perfect_nim", True, 0)],
+)
+def test_games_against_an_agent_begin_with_random_moves(
+    tmp_path, trained, monkeypatch, against, deterministic, openings
+):
+    """Otherwise all games of an evaluation were the same two."""
+    asked = []
+
+    def watched(*arguments, **settings):
+        asked.append(settings["random_openings"])
+        return judge(*arguments, **settings)
+
+    monkeypatch.setattr(evaluation, "judge", watched)
+    opponent = str(trained()) if against == "run" else against
+    train(settings(tmp_path, eval_against=opponent, eval_deterministic=deterministic), factory=boards.nim)
+    assert asked == [openings] * 2
+
+
+def test_an_opponent_that_cannot_be_copied_leaves_no_folder(tmp_path, trained, monkeypatch):
+    opponent = trained()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rl_training.experiment.agent.write_checkpoint", full)
+    with pytest.raises(UserError, match="No space left"):
+        train(
+            settings(tmp_path, eval_against=str(opponent), output_dir=str(tmp_path / "new")),
+            factory=boards.nim,
+        )
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_evaluations_by_games_do_not_change_training(tmp_path, rows):
