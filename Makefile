@@ -8,6 +8,7 @@ WORLD := .venv-world
 EXTRAS := .venv-extras
 CLUSTER := .venv-cluster
 FOREIGN := .venv-foreign
+GAMES := .venv-games
 # tests that run at the same time: as many as there are cores
 WORKERS ?= 2
 FAST := tests/unit tests/property tests/architecture tests/docs
@@ -196,7 +197,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing into $(VENV) with everything the tests need (a few minutes the first time)"
-	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb,atari,offline]"
+	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb,atari,offline,agents]"
 	@touch $@ $(VENV)/.installed
 
 # The pinned list is complete and goes without a resolver: Tianshou asks for a virtualenv that it does not import and
@@ -221,7 +222,7 @@ $(EXTRAS)/.installed: pyproject.toml constraints.txt
 	@echo "Installing what the tests in test-extras need into $(EXTRAS) (a few minutes the first time)"
 	$(PYTHON) -m venv $(EXTRAS)
 	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		-e ".[dev,mujoco,box2d,video,wandb,atari,minigrid,bench,envpool]" minatar==1.0.15 popgym==1.0.7 pandas==2.3.3 rliable==1.2.0
+		-e ".[dev,mujoco,box2d,video,wandb,atari,minigrid,bench,envpool,agents]" minatar==1.0.15 popgym==1.0.7 pandas==2.3.3 rliable==1.2.0
 	@touch $@
 
 $(CLUSTER)/.installed: pyproject.toml constraints.txt
@@ -229,6 +230,23 @@ $(CLUSTER)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLUSTER)
 	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		-e ".[dev,mujoco,ray]"
+	@touch $@
+
+# every game of PettingZoo and mpe2; FAMILIES names those to try again; writes results/world_games.md
+.PHONY: world-games
+world-games: $(GAMES)/.installed
+	OMP_NUM_THREADS=1 SDL_VIDEODRIVER=dummy $(GAMES)/bin/python scripts/world_games.py $(FAMILIES)
+
+# runs of games are killed again and again; writes results/chaos_games.md
+.PHONY: chaos-games
+chaos-games: $(VENV)/.installed-dev
+	$(BIN)/python scripts/chaos_games.py
+
+$(GAMES)/.installed: pyproject.toml constraints.txt scripts/games_requirements.txt
+	@echo "Installing the games of PettingZoo into $(GAMES) (a few minutes the first time)"
+	$(PYTHON) -m venv $(GAMES)
+	$(GAMES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		-e ".[agents,video,images]" -r scripts/games_requirements.txt
 	@touch $@
 
 # without a resolver, as scripts/chaos_foreign_requirements.txt says
@@ -240,4 +258,4 @@ $(FOREIGN)/.installed: pyproject.toml constraints.txt scripts/chaos_foreign_requ
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) .venv-sample-factory .venv-rllib runs
+	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) $(GAMES) .venv-sample-factory .venv-rllib runs
