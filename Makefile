@@ -264,8 +264,4 @@ $(FOREIGN)/.installed: pyproject.toml constraints.txt scripts/chaos_foreign_requ
 	@touch $@
 
 clean:
-<<<<<<< HEAD
-	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) $(GAMES) .venv-sample-factory .venv-rllib runs
-=======
-	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) .venv-sample-factory .venv-rllib .venv-benchmarl runs
->>>>>>> 75a979091adc72a8286fe0c48df24f481598be46
+	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) $(GAMES) .venv-sample-factory .venv-rllib .venv-benchmarl runs
