@@ -1,7 +1,7 @@
 """Trains agents in board games by self-play, and plays them against others: `make games` writes `results/games.md`.
 
-Every run is a process with one thread; what is done is kept in `results/games.json`, so an interrupted call goes on. Settings
-are those of the presets, which were chosen on seed 101; the seeds here are for this page alone.
+Every run is a process with one thread; what is done is kept in `results/games.json`, so an interrupted call goes on.
+Settings are those of the presets, which were chosen on seed 101; the seeds here are for this page alone.
 """
 
 import json
@@ -42,7 +42,10 @@ TASKS = (
     ),
     Task(
         "ppo/tictactoe",
-        {"random": ("--against", "random"), "a perfect player": ("--against", "scripts.best_play:tic_tac_toe")},
+        {
+            "random": ("--against", "random"),
+            "a perfect player": ("--against", "scripts.best_play:tic_tac_toe"),
+        },
     ),
 )
 
@@ -56,7 +59,11 @@ class Flags:
 
 def command(*words: str) -> str:
     """Run a command of the package; return what it prints."""
-    environment = os.environ | ONE_THREAD | {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    environment = (
+        os.environ
+        | ONE_THREAD
+        | {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    )
     done = subprocess.run(
         [sys.executable, "-m", "rl_training.cli", *words],
         capture_output=True,
@@ -94,9 +101,7 @@ def line(task: Task, name: str, runs: dict[int, dict[str, Any]]) -> str:
     won, drawn, lost = (sum(each[key] for each in counts) for key in ("wins", "draws", "losses"))
     played = won + drawn + lost
     scores = ", ".join(f"{each['score']:.1%}" for each in counts)
-    return (
-        f"| `{task.preset}` | {name} | {won} | {drawn} | {lost} | {won / played:.1%} | {lost / played:.1%} | {scores} |"
-    )
+    return f"| `{task.preset}` | {name} | {won} | {drawn} | {lost} | {won / played:.1%} | {lost / played:.1%} | {scores} |"
 
 
 def page(kept: dict[str, Any]) -> str:
