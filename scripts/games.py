@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ class Task:
 
     preset: str
     against: dict[str, tuple[str, ...]]
-    played: str = field(default="")
 
 
 TASKS = (
@@ -97,11 +96,12 @@ def trained(task: Task, seed: int) -> dict[str, Any]:
 
 def line(task: Task, name: str, runs: dict[int, dict[str, Any]]) -> str:
     """Return a row of the table."""
-    counts = [runs[seed][name]["total"] for seed in runs]
+    counts = [runs[seed][name] for seed in runs]
     won, drawn, lost = (sum(each[key] for each in counts) for key in ("wins", "draws", "losses"))
     played = won + drawn + lost
     scores = ", ".join(f"{each['score']:.1%}" for each in counts)
-    return f"| `{task.preset}` | {name} | {won} | {drawn} | {lost} | {won / played:.1%} | {lost / played:.1%} | {scores} |"
+    rates = f"{won / played:.1%} | {lost / played:.1%}"
+    return f"| `{task.preset}` | {name} | {won} | {drawn} | {lost} | {rates} | {scores} |"
 
 
 def page(kept: dict[str, Any]) -> str:
@@ -109,9 +109,9 @@ def page(kept: dict[str, Any]) -> str:
     lines = [
         "# Board games",
         "",
-        f"Made by `make games`: agents of the presets, by self-play, seeds {SEEDS[0]} to {SEEDS[-1]}, the last policy, without "
-        f"sampling. {GAMES} games for each seed, half of them from each seat. Games against the agent of half the budget begin "
-        "with two random moves, because two agents that never sample would play a single game from each seat. A score is a "
+        f"Made by `make games`: agents of the presets, by self-play, seeds {SEEDS[0]} to {SEEDS[-1]}, the last policy, "
+        f"without sampling. {GAMES} games for each seed, half of them from each seat. Games against the agent of half the "
+        "budget begin with two random moves, because two agents that never sample would play a single game from each seat. A score is a "
         "win, or half a draw.",
         "",
         "| preset | against | won | drawn | lost | won of all | lost of all | score by seed |",
@@ -125,9 +125,8 @@ def page(kept: dict[str, Any]) -> str:
         lines += [line(task, name, runs) for name in task.against]
         seconds = [each["seconds"] for each in runs.values()]
         steps = next(iter(runs.values()))["steps"]
-        times.append(
-            f"`{task.preset}`: {steps:,} actions in {min(seconds):.0f} to {max(seconds):.0f} s on one core, evaluations included"
-        )
+        span = f"{min(seconds):.0f} to {max(seconds):.0f} s"
+        times.append(f"`{task.preset}`: {steps:,} actions in {span} on one core, evaluations included")
     return "\n".join([*lines, "", "; ".join(times) + "."]) + "\n"
 
 
@@ -140,7 +139,7 @@ def main(flags: Flags) -> None:
             if key not in kept:
                 kept[key] = trained(task, seed)
                 write_text(DATA, json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
-                print(key, {name: kept[key][name]["total"] for name in task.against}, flush=True)
+                print(key, {name: kept[key][name]["score"] for name in task.against}, flush=True)
     write_text(TABLE, page(kept))
 
 

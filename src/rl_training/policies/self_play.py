@@ -189,7 +189,7 @@ class SelfPlayExplorer:
         return {**self.explorer.state_dict(), "self_play": own}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore it; a state without opponents has only the explorer's, and other numbers of games begin anew."""
+        """Restore it; a state without opponents has only the explorer's, and other numbers of games begin again."""
         self.explorer.load_state_dict(state)
         if "self_play" not in state:
             return
