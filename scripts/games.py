@@ -110,9 +110,9 @@ def page(kept: dict[str, Any]) -> str:
         "# Board games",
         "",
         f"Made by `make games`: agents of the presets, by self-play, seeds {SEEDS[0]} to {SEEDS[-1]}, the last policy, "
-        f"without sampling. {GAMES} games for each seed, half of them from each seat. Games against the agent of half the "
-        "budget begin with two random moves, because two agents that never sample would play a single game from each seat. A score is a "
-        "win, or half a draw.",
+        f"without sampling. {GAMES} games for each seed, half of them from each seat. Games against the agent of "
+        "half the budget begin with two random moves, because two agents that never sample would play a single "
+        "game from each seat. A score is a win, or half a draw.",
         "",
         "| preset | against | won | drawn | lost | won of all | lost of all | score by seed |",
         "|---|---|---|---|---|---|---|---|",

@@ -46,8 +46,8 @@ class SelfPlayExplorer:
     """Lets an explorer play one seat of each game, and snapshots of its policy the others.
 
     Rows [N] are ordered by seat, then by game. Seats and opponents are drawn when a game begins. A snapshot is taken
-    before the first step and whenever a multiple of `update_every` timesteps is crossed; a game that has begun goes on
-    with its opponent. Rows of opponents are no transitions: they are set to be not valid before anything is recorded
+    before the first step and whenever a multiple of `update_every` timesteps is crossed; a game that has begun keeps
+    its opponent. Rows of opponents are no transitions: they are set to be not valid before anything is recorded
     or counted, and `played` keeps that their actions were used.
     """
 
