@@ -8,6 +8,7 @@ WORLD := .venv-world
 EXTRAS := .venv-extras
 CLUSTER := .venv-cluster
 FOREIGN := .venv-foreign
+GAMES := .venv-games
 # tests that run at the same time: as many as there are cores
 WORKERS ?= 2
 FAST := tests/unit tests/property tests/architecture tests/docs
@@ -106,7 +107,7 @@ peers-scale: $(VENV)/.installed-dev .venv-sample-factory/.installed .venv-rllib/
 # interrupted; writes results/offline_peer.md
 .PHONY: offline-peer
 offline-peer: $(VENV)/.installed-dev .venv-d3rlpy/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/offline_peer.py --data $(DATA) $(if $(SEEDS),--seeds $(SEEDS))
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/offline_peer.py --data $(DATA) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(UPDATES),--updates $(UPDATES))
 
 # IPPO and MAPPO of ours and of BenchMARL in the same games; continues where it was interrupted; writes
 # results/games_peer.md
@@ -139,7 +140,7 @@ hostile: $(VENV)/.installed-dev
 	$(BIN)/python scripts/hostile.py
 	$(BIN)/python scripts/hostile_folders.py
 
-# trains three small agents and records four datasets in the folder datasets (5 minutes); writes results/datasets.md
+# trains three small agents and records five datasets in the folder datasets (5 minutes); writes results/datasets.md
 .PHONY: datasets
 datasets: $(VENV)/.installed-dev
 	$(BIN)/python scripts/make_datasets.py
@@ -202,7 +203,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing into $(VENV) with everything the tests need (a few minutes the first time)"
-	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb,atari,offline]"
+	$(PIP) --constraint constraints.txt -e ".[dev,mujoco,box2d,video,wandb,atari,offline,agents]"
 	@touch $@ $(VENV)/.installed
 
 # The pinned list is complete and goes without a resolver: Tianshou asks for a virtualenv that it does not import and
@@ -227,7 +228,7 @@ $(EXTRAS)/.installed: pyproject.toml constraints.txt
 	@echo "Installing what the tests in test-extras need into $(EXTRAS) (a few minutes the first time)"
 	$(PYTHON) -m venv $(EXTRAS)
 	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		-e ".[dev,mujoco,box2d,video,wandb,atari,minigrid,bench,envpool]" minatar==1.0.15 popgym==1.0.7 pandas==2.3.3 rliable==1.2.0
+		-e ".[dev,mujoco,box2d,video,wandb,atari,minigrid,bench,envpool,agents]" minatar==1.0.15 popgym==1.0.7 pandas==2.3.3 rliable==1.2.0
 	@touch $@
 
 $(CLUSTER)/.installed: pyproject.toml constraints.txt
@@ -235,6 +236,23 @@ $(CLUSTER)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLUSTER)
 	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		-e ".[dev,mujoco,ray]"
+	@touch $@
+
+# every game of PettingZoo and mpe2; FAMILIES names those to try again; writes results/world_games.md
+.PHONY: world-games
+world-games: $(GAMES)/.installed
+	OMP_NUM_THREADS=1 SDL_VIDEODRIVER=dummy $(GAMES)/bin/python scripts/world_games.py $(FAMILIES)
+
+# runs of games are killed again and again; writes results/chaos_games.md
+.PHONY: chaos-games
+chaos-games: $(VENV)/.installed-dev
+	$(BIN)/python scripts/chaos_games.py
+
+$(GAMES)/.installed: pyproject.toml constraints.txt scripts/games_requirements.txt
+	@echo "Installing the games of PettingZoo into $(GAMES) (a few minutes the first time)"
+	$(PYTHON) -m venv $(GAMES)
+	$(GAMES)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		-e ".[agents,video,images]" -r scripts/games_requirements.txt
 	@touch $@
 
 # without a resolver, as scripts/chaos_foreign_requirements.txt says
@@ -246,4 +264,4 @@ $(FOREIGN)/.installed: pyproject.toml constraints.txt scripts/chaos_foreign_requ
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) .venv-sample-factory .venv-rllib .venv-benchmarl runs
+	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) $(GAMES) .venv-sample-factory .venv-rllib .venv-benchmarl runs

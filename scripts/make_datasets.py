@@ -61,6 +61,7 @@ RECIPES = {
     "cartpole-mixed": Recipe(
         "cartpole", (4_000, 30_000), 300, 1 / 3, "random actions, PPO early, PPO at the end"
     ),
+    "cartpole-weak": Recipe("cartpole", (2_000, 4_000), 300, 1 / 2, "random actions, PPO very early, PPO early"),
 }  # fmt: skip
 NUM_RANDOM = 100
 """Episodes of random actions, for the last column of the table."""

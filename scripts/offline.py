@@ -1,14 +1,17 @@
 """Trains the offline algorithms on the datasets of `make datasets`, and compares them with cloning and the behaviour.
 
-`make offline` trains what is missing, two runs at a time with one thread each, and writes `results/offline.md`. A
-finished run is kept; delete `results/offline.json` to start over, or name tasks: `python scripts/offline.py
-pendulum-mixed`. Seeds 1 to 3 are for this page alone; settings are those of the papers, or of the presets.
+`make offline` trains what is missing, as many runs at a time as there are cores with one thread each, and writes
+`results/offline.md`. A finished run is kept at once; delete `results/offline.json` to start over. Names of tasks train
+those only: `python scripts/offline.py pendulum-mixed --at-once 1`. Seeds 1 to 10 are for this page alone; settings are
+those of the papers, or of the presets.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,8 +27,6 @@ from rl_training.lab.statistics import draw, estimate, mean
 ROOT = Path(__file__).resolve().parents[1]
 DATA, TABLE = ROOT / "results" / "offline.json", ROOT / "results" / "offline.md"
 FOLDER = ROOT / "datasets"
-SEEDS = (1, 2, 3)
-AT_ONCE = 2
 EPISODES = 20
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 NORMALISED = ("--normalize-obs",)
@@ -39,6 +40,12 @@ class Task:
     title: str
     updates: int
     sides: dict[str, tuple[str, ...]]
+    num_seeds: int = 3
+
+    @property
+    def seeds(self) -> range:
+        """The seeds, from 1 on."""
+        return range(1, self.num_seeds + 1)
 
 
 TASKS = {
@@ -56,7 +63,8 @@ TASKS = {
     ),
     "pendulum-medium": Task("Pendulum-v1, medium", 10_000, {"bc": (), "td3_bc": NORMALISED, "iql": ()}),
     "pendulum-mixed": Task("Pendulum-v1, mixed", 10_000, {"bc": (), "td3_bc": NORMALISED, "iql": ()}),
-    "cartpole-mixed": Task("CartPole-v1, mixed", 10_000, {"bc": (), "cql": ()}),
+    "cartpole-mixed": Task("CartPole-v1, mixed", 10_000, {"bc": (), "cql": ()}, num_seeds=10),
+    "cartpole-weak": Task("CartPole-v1, weak", 10_000, {"bc": (), "cql": ()}, num_seeds=5),
 }
 
 
@@ -68,8 +76,8 @@ def key_of(dataset: str, algo: str, seed: int) -> str:
 
 def jobs(names: list[str]) -> Iterator[tuple[str, str, int]]:
     """Yield dataset, algorithm and seed of every run, those that take longest last."""
-    found = [(name, algo, seed) for seed in SEEDS for name in names for algo in TASKS[name].sides]
-    yield from sorted(found, key=lambda job: (job[1] == "cql") * TASKS[job[0]].updates)
+    found = [(name, algo, seed) for name in names for seed in TASKS[name].seeds for algo in TASKS[name].sides]
+    yield from sorted(found, key=lambda job: ((job[1] == "cql") * TASKS[job[0]].updates, job[2]))
 
 
 def trained(dataset: str, algo: str, seed: int) -> dict[str, Any]:
@@ -93,17 +101,26 @@ def trained(dataset: str, algo: str, seed: int) -> dict[str, Any]:
     }
 
 
-def fill(kept: dict[str, Any], names: list[str]) -> None:
+def saved() -> dict[str, Any]:
+    """Return the runs that are finished, by name."""
+    return json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
+
+
+def fill(names: list[str], at_once: int) -> None:
     """Train what is missing; save after every run."""
-    missing = [job for job in jobs(names) if key_of(*job) not in kept]
+    there = saved()
+    missing = [job for job in jobs(names) if key_of(*job) not in there]
+    saving = threading.Lock()
 
     def one(job: tuple[str, str, int]) -> None:
-        kept[key_of(*job)] = trained(*job)
-        found = float(np.mean(kept[key_of(*job)]["returns"]))
-        print(f"{' '.join(map(str, job))}: {found:.1f}", flush=True)
-        write_text(DATA, json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+        found = trained(*job)
+        print(f"{' '.join(map(str, job))}: {float(np.mean(found['returns'])):.1f}", flush=True)
+        with saving:  # read again: another process may train other tasks
+            write_text(
+                DATA, json.dumps(dict(sorted({**saved(), key_of(*job): found}.items())), indent=1) + "\n"
+            )
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         for done in [pool.submit(one, job) for job in missing]:
             done.result()
 
@@ -115,7 +132,8 @@ def numbers(low: float | None, value: float, high: float | None) -> str:
 
 def complete(dataset: str, kept: dict[str, Any]) -> list[str]:
     """Return the algorithms whose runs are all there."""
-    return [algo for algo in TASKS[dataset].sides if all(key_of(dataset, algo, s) in kept for s in SEEDS)]
+    task = TASKS[dataset]
+    return [algo for algo in task.sides if all(key_of(dataset, algo, seed) in kept for seed in task.seeds)]
 
 
 def rows_of(dataset: str, kept: dict[str, Any]) -> Iterator[str]:
@@ -123,10 +141,11 @@ def rows_of(dataset: str, kept: dict[str, Any]) -> Iterator[str]:
     behaviour = open_dataset(str(FOLDER / dataset)).returns()
     found = estimate(mean, [behaviour], draw([len(behaviour)]))
     yield f"| the behaviour | {numbers(found.low, found.value, found.high)} | | |"
-    draws = draw([len(SEEDS)])
-    cloned = np.array([np.mean(kept[key_of(dataset, "bc", seed)]["returns"]) for seed in SEEDS])
+    seeds = TASKS[dataset].seeds
+    draws = draw([len(seeds)])
+    cloned = np.array([np.mean(kept[key_of(dataset, "bc", seed)]["returns"]) for seed in seeds])
     for algo in complete(dataset, kept):
-        scores = np.array([np.mean(kept[key_of(dataset, algo, seed)]["returns"]) for seed in SEEDS])
+        scores = np.array([np.mean(kept[key_of(dataset, algo, seed)]["returns"]) for seed in seeds])
         own = estimate(mean, [scores], draws)
         apart = estimate(mean, [scores - cloned], draws)
         difference = "" if algo == "bc" else numbers(apart.low, apart.value, apart.high)
@@ -140,10 +159,9 @@ def page(kept: dict[str, Any]) -> str:
         "# Learning from datasets",
         "",
         "Made by `make offline` from the [datasets](datasets.md) of `make datasets`. Mean return of the last policy "
-        f"over {EPISODES} episodes, actions without noise, and seeds {SEEDS[0]} to {SEEDS[-1]}; intervals are 95% "
-        "bootstrap intervals over seeds (of the behaviour, over its episodes), and differences are paired by "
-        "seed. Three seeds give wide intervals, and ones that are too narrow. Settings are the defaults, which follow "
-        "the papers; "
+        f"over {EPISODES} episodes, actions without noise, and seeds from 1 on; intervals are 95% bootstrap intervals "
+        "over seeds (of the behaviour, over its episodes), and differences are paired by seed. Three seeds give wide "
+        "intervals, and ones that are too narrow. Settings are the defaults, which follow the papers; "
         "observations are normalised where the papers do so, and minibatches and sampled actions are fewer where "
         "listed, to save time. No setting was chosen on these seeds.",
     ]
@@ -152,7 +170,13 @@ def page(kept: dict[str, Any]) -> str:
             continue
         there = complete(dataset, kept)
         shown = [f"`{algo}`: `{' '.join(task.sides[algo])}`" for algo in there if task.sides[algo]]
-        lines += ["", f"## {task.title}", "", f"{task.updates:,} updates. {'; '.join(shown)}".rstrip(), ""]
+        lines += [
+            "",
+            f"## {task.title}",
+            "",
+            f"{task.updates:,} updates, {task.num_seeds} seeds. {'; '.join(shown)}".rstrip(),
+            "",
+        ]
         if missing := [f"`{algo}`" for algo in task.sides if algo not in there]:
             lines += [f"Not measured with all seeds yet: {', '.join(missing)}.", ""]
         lines += ["| | return | by seed | minus `bc` |", "|---|---|---|---|"]
@@ -162,10 +186,14 @@ def page(kept: dict[str, Any]) -> str:
 
 def main() -> None:
     """Train, and write the page."""
-    names = sys.argv[1:] or list(TASKS)
-    kept: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
-    fill(kept, names)
-    write_text(TABLE, page(kept))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"{', '.join(TASKS)}; all by default")
+    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="runs at the same time")
+    flags = parser.parse_args()
+    if unknown := [name for name in flags.tasks if name not in TASKS]:
+        parser.error(f"no task is called {', '.join(unknown)}: choose from {', '.join(TASKS)}")
+    fill(flags.tasks or list(TASKS), flags.at_once)
+    write_text(TABLE, page(saved()))
 
 
 if __name__ == "__main__":

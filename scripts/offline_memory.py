@@ -27,6 +27,8 @@ from rl_training.runtime.callbacks import Callback
 MB = 10**6
 LIMIT = 32 * MB
 STEPS, WIDTH = 1000, 256
+BUSY = 0.5
+"""Load, averaged over a minute, from which on a machine is not idle."""
 SPACES = spaces.Box(-np.inf, np.inf, (WIDTH,)), spaces.Box(-1, 1, (6,))
 
 
@@ -95,6 +97,18 @@ def case(folder: str, algo: str, limit: int | None, updates: int) -> dict[str, f
     return {"growth": watch.most - before, "rate": rate}
 
 
+def remark(load: float) -> list[str]:
+    """Return what to say about a machine whose load was this before the measurement; nothing if it was idle."""
+    if load < BUSY:
+        return []
+    cores = os.cpu_count() or 1
+    return [
+        "",
+        f"Measured while the machine had other work (load {load:.1f} on {cores} cores): memory is exact, updates per "
+        "second are only rough.",
+    ]
+
+
 def main() -> None:
     """Measure all cases, or one of them, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -107,7 +121,7 @@ def main() -> None:
         folder, algo, limit = flags.case
         print(json.dumps(case(folder, algo, int(limit) or None, flags.updates)))
         return
-    rows = []
+    rows, load = [], os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         write_minari(made(flags.episodes), Path(folder) / "data")
         for algo in ("bc", "td3"):
@@ -131,6 +145,7 @@ def main() -> None:
         "| algorithm | dataset | growth of the process | updates per second |",
         "|---|---|---:|---:|",
         *rows,
+        *remark(load),
     ]
     flags.output.write_text("\n".join(text) + "\n", encoding="utf-8")
     print("\n".join(rows))

@@ -104,12 +104,13 @@ def check_env(
     env_wrappers: "Sequence[Any]" = (),
     max_episode_steps: "int | None" = None,
     critic_obs: "Sequence[str]" = (),
+    policies: "Literal['shared', 'each'] | dict[str, Any]" = "shared",
 ) -> "EnvReport":
     """Check an environment before training and report every problem: `print(check_env("CartPole-v1"))`.
 
     `env` is an id, a function that builds an environment, or an environment. For an environment, the checks that
-    compare it with a new one are skipped. `env_wrappers`, `max_episode_steps` and `critic_obs` are as in a run's
-    settings.
+    compare it with a new one are skipped. `env_wrappers`, `max_episode_steps`, `critic_obs` and, for a
+    game with several agents, `policies` are as in a run's settings.
     """
     from rl_training.experiment.environment_check import check_env as check
 
@@ -120,6 +121,7 @@ def check_env(
         env_wrappers=env_wrappers,
         max_episode_steps=max_episode_steps,
         critic_obs=critic_obs,
+        policies=policies,
     )
 
 

@@ -46,8 +46,8 @@ ALLOWED = {
         "experiment.checkpoints.format", "experiment.checkpoints.locking", "core", "config",
     },
     "lab": {
-        "lab", "experiment.files", "experiment.logs", "experiment.records", "experiment.checkpoints.locking", "core",
-        "config", "runtime.ray_cluster",
+        "lab", "experiment.files", "experiment.logs", "experiment.records", "experiment.games.tournament",
+        "experiment.checkpoints.locking", "core", "config", "runtime.ray_cluster",
     },
     "contrib": {"algorithms"},
     "runs": {"experiment"},

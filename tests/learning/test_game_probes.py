@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from support.games import JointGame, Plot, Role, TurnGame
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.config import TrainConfig
+from support.games import JointGame, Plot, Role, TurnGame
 
 GAMMA = 0.9
 ON_POLICY: dict[str, Any] = {
@@ -45,9 +45,7 @@ class LastMoverIsPaid(Timed, TurnGame):
 class LivesDiffer(Timed, JointGame):
     """A point for every step alive: one agent dies after two, one comes late, one is cut off and might have gone on."""
 
-    plot = Plot(
-        (Role(CLOCK), Role(CLOCK, dies=2), Role(CLOCK, comes=1, dies=4, is_truncated=True)), length=3
-    )
+    plot = Plot((Role(CLOCK), Role(CLOCK, dies=2), Role(CLOCK, comes=1, dies=4, is_truncated=True)), length=3)
 
     def payments(self) -> dict[str, float]:
         return dict.fromkeys(self.agents, 1.0)
@@ -79,7 +77,10 @@ class Nim(TurnGame):
         self.left = int(self.rng.integers(1, 8))
 
     def seen_by(self, agent: str) -> Any:
-        return {"observation": np.eye(8, dtype=np.float32)[self.left], "action_mask": np.arange(3) < self.left}
+        return {
+            "observation": np.eye(8, dtype=np.float32)[self.left],
+            "action_mask": np.arange(3) < self.left,
+        }
 
     def take(self, agent: str, action: Any) -> None:
         assert action < self.left

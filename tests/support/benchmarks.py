@@ -13,13 +13,14 @@ def run(
     *,
     every: int = 100,
     seconds: float | None = 1.0,
+    unit: str = "steps",
 ) -> ScoredRun:
     """Return a run that was evaluated in equal distances, and takes so many seconds from one to the next."""
     points = [
         EvaluationPoint(every * (k + 1), float(reward), None if seconds is None else seconds * (k + 1))
         for k, reward in enumerate(rewards)
     ]
-    return ScoredRun(task, name, seed, points)
+    return ScoredRun(task, name, seed, points, unit)
 
 
 def runs(task: str, name: str, scores: Sequence[float], *, first_seed: int = 1) -> list[ScoredRun]:

@@ -86,7 +86,7 @@ class Bids(pettingzoo.ParallelEnv):
 
     def step(self, actions: dict[str, int]) -> Any:
         self.round += 1
-        rewards = {agent: float(action) for agent, action in actions.items()}
+        rewards = {agent: float(np.sum(action)) for agent, action in actions.items()}
         over = dict.fromkeys(self.agents, self.round == 2)
         seen, infos, alive = (
             self._seen(),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
+import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor
 
@@ -73,32 +74,46 @@ class CQLConfig(SACUpdateConfig):
         return self.batch_size * (1 + 3 * self.num_sampled_actions)
 
 
-def cql_critic_loss(minibatch: Mapping[str, Tensor], *, cql_alpha: float) -> dict[str, Tensor]:
-    """Return SAC's loss of the critics plus cql_alpha * mean(logsumexp(others) - value), summed over critics. Pure.
+def cql_critic_loss(minibatch: Mapping[str, Tensor], *, cql_alpha: float, huber: bool) -> dict[str, Tensor]:
+    """Return the critics' error plus cql_alpha * mean(logsumexp(others) - value), summed over critics. Pure.
 
-    `values` [M, B] and `targets` [B] are those of SAC; `others` [M, B, N] are the values of N sampled actions minus
-    their log-densities, so that the logarithm is that of an integral over all actions.
+    `values` [M, B] and `targets` [B] are those of SAC, and so is the error; with `huber`, parts above 1 count linearly.
+    `others` [M, B, N] are the values of N sampled actions minus their log-densities, so that the logarithm is that of
+    an integral over all actions; or the values of all N discrete actions.
     """
-    gap = conservative_gap(minibatch["others"], minibatch["values"])
-    loss = sac_critic_loss(minibatch) + cql_alpha * gap.mean(1).sum()
+    values, targets = minibatch["values"], minibatch["targets"]
+    gap = conservative_gap(minibatch["others"], values)
+    if huber:
+        error = F.smooth_l1_loss(values, targets.expand_as(values), reduction="none").mean(1).sum()
+    else:
+        error = sac_critic_loss(minibatch)
+    loss = error + cql_alpha * gap.mean(1).sum()
     return {"loss": loss, "conservative_gap": gap.mean()}
 
 
 def cql_critic_gradient(
-    minibatch: Mapping[str, Numbers], *, cql_alpha: float, backend: Backend
+    minibatch: Mapping[str, Numbers], *, cql_alpha: float, huber: bool, backend: Backend
 ) -> tuple[StepMetrics, Numbers, Numbers]:
     """Return the result of `cql_critic_loss`, and its gradients with respect to `values` and `others`."""
-    parts, by_values = sac_critic_gradient(minibatch, backend=backend)
-    gap, by_others = conservative_gap_gradient(minibatch["others"], minibatch["values"], backend=backend)
+    values = minibatch["values"]
+    if huber:
+        differences = values - minibatch["targets"]
+        slopes = backend.clip(differences, -1.0, 1.0)
+        # half the square within the threshold, and the absolute error minus one half beyond it
+        error, by_values = (slopes * (differences - 0.5 * slopes)).mean(1).sum(), slopes / values.shape[1]
+    else:
+        parts, by_values = sac_critic_gradient(minibatch, backend=backend)
+        error = parts["loss"]
+    gap, by_others = conservative_gap_gradient(minibatch["others"], values, backend=backend)
     members, count = gap.shape
     weight, total = cql_alpha / count, gap.sum()
-    found = {"loss": parts["loss"] + weight * total, "conservative_gap": total / (members * count)}
+    found = {"loss": error + weight * total, "conservative_gap": total / (members * count)}
     return found, by_values - weight, by_others * weight
 
 
 CQL_LOSSES = {
     **SAC_LOSSES,
-    "critic_loss": Loss(cql_critic_loss, cql_critic_gradient, of="01bd01e3ebed"),
+    "critic_loss": Loss(cql_critic_loss, cql_critic_gradient, of="1fed278fa811"),
 }
 
 
@@ -126,6 +141,7 @@ class CQLContinuousLearner(SACLearner):
             ("values", "others"),
             self.backend,
             cql_alpha=self.config.alpha(discrete=False),
+            huber=False,
         )
         by_all = xp.concatenate([by_values[:, None], by_others.swapaxes(1, 2)], 1)
         self.critics_run.backward(by_all.reshape(len(by_all), -1))

@@ -25,11 +25,15 @@ NO_NOISE: Any = (None, None, None)
 
 
 class ConservativeObjective(QObjective):
-    """Double DQN's objective with a loss that reads the values of all actions, too: `others` [1, B, A]."""
+    """Double DQN's objective with a loss that reads the values of all actions, too: `others` [1, B, A].
+
+    Errors above 1 count linearly, as in DQN. Squared ones are as large as the values where an episode ends; as values
+    grow during training, the conservative term would have less and less weight.
+    """
 
     def __init__(self, *arguments: Any, cql_alpha: float, **settings: Any) -> None:
         super().__init__(*arguments, **settings, double=True, huber=False)
-        self._settings: dict[str, Any] = {"cql_alpha": cql_alpha}
+        self._settings: dict[str, Any] = {"cql_alpha": cql_alpha, "huber": True}
 
     def _gradient_of_values(
         self, outputs: Numbers, targets: Numbers, rows: Transitions

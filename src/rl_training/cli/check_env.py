@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from rl_training.cli.arguments import Option, parse
 from rl_training.cli.env_flags import chosen_env
 from rl_training.config.env_wrappers import Wrappers
+from rl_training.config.policies import SHARED, Policies
 from rl_training.core.errors import UserError, printable
 from rl_training.experiment.environment_check import check_env
 
@@ -26,6 +27,8 @@ class CheckEnv:
     """Steps after which an episode is truncated, instead of its own time limit."""
     critic_obs: tuple[str, ...] = ()
     """Entries of its observations that only the critic reads."""
+    policies: Policies = SHARED
+    """Who plays a game with several agents: `shared`, `each`, or a map from policies to lists of agents."""
     seed: int = 0
     """Seed of its episodes."""
 
@@ -45,6 +48,7 @@ def run(argv: list[str]) -> int:
         env_wrappers=flags.env_wrappers,
         max_episode_steps=flags.max_episode_steps,
         critic_obs=flags.critic_obs,
+        policies=flags.policies,
     )
     print(printable(report))
     return 0 if report.ok else 2

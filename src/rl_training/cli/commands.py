@@ -6,7 +6,12 @@ import sys
 
 COMMANDS = {
     "train": ("rl_training.cli.train", "train an agent from a config or from flags"),
-    "eval": ("rl_training.cli.eval", "play episodes with a trained agent, as numbers or as a video"),
+    "eval": ("rl_training.cli.eval", "play episodes with a trained agent, or games against another player"),
+    "tournament": (
+        "rl_training.cli.tournament",
+        "let agents play a game against each other, with Elo ratings",
+    ),
+    "play": ("rl_training.cli.play", "play a game against a trained agent in the terminal"),
     "record": ("rl_training.cli.record", "play episodes with trained agents and write them as a dataset"),
     "resume": ("rl_training.cli.resume", "continue a run from its last checkpoint"),
     "check-env": ("rl_training.cli.check_env", "check an environment before training"),

@@ -33,7 +33,7 @@ class PlainBoard(Board):
             return  # there may be many; they are counted at the end
         details = [state.error] if state.error else _details(state)
         if state.status in ("waiting", "training"):
-            details = [f"resumed after {state.steps:,} steps"] if state.steps else []
+            details = [f"resumed after {state.steps:,} {state.job.config.unit}"] if state.steps else []
         words = WORDS.get(state.status, state.status) + (" earlier" if state.earlier else "")
         if loss := _loss(state):
             words, details = loss, []
@@ -81,7 +81,8 @@ def table_of(states: Sequence[JobState]) -> Any:
     order = ("training", "failed", "paused", "waiting", "finished")
     done = sum(state.status == "finished" for state in states)
     table = Table(title=f"{done} of {len(states)} jobs finished", title_justify="left")
-    for name in ("job", "status", "steps", "left", "evaluation"):
+    units = " or ".join(sorted({state.job.config.unit for state in states}))
+    for name in ("job", "status", units, "left", "evaluation"):
         table.add_column(name, justify="left" if name in ("job", "status") else "right")
     ranked = sorted(states, key=lambda state: order.index(state.status))
     for state in ranked[:SHOWN]:

@@ -7,7 +7,7 @@ from rl_training.core.errors import UserError, did_you_mean
 
 Policies: TypeAlias = Literal["shared", "each"] | dict[str, Any]
 """`shared` by all agents, one for `each`, or a map from the name of a policy to its agents."""
-SHARED = "shared"
+SHARED: Literal["shared"] = "shared"
 REMEDY = "use shared, each, or a map from the name of a policy to a list of agents"
 
 

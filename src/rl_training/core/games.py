@@ -30,7 +30,7 @@ class Seat:
     observation_space: Space[Any]
     action_space: Space[Any]
     masked: bool = False
-    """Whether it is told which actions are allowed."""
+    """Whether there is a mask of its allowed actions."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def make_env(
     """Return a zero-argument function that builds environment number `env_index`."""
 
     def unseeded() -> Env:
-        env = _built(cfg, factory, render_mode)
+        env = plain_env(cfg, factory, render_mode)
         if is_game(env):
             env = joint_env(with_game_wrappers(env, cfg), cfg)
         else:
@@ -65,7 +65,7 @@ def make_env(
 
 def make_game(cfg: TrainConfig, *, factory: EnvFactory | None = None, render_mode: str | None = None) -> Any:
     """Return a new game of PettingZoo's interface, with the config's wrappers; raise if it has a single agent."""
-    game = _built(cfg, factory, render_mode)
+    game = plain_env(cfg, factory, render_mode)
     if is_game(game):
         return with_game_wrappers(game, cfg)
     game.close()
@@ -74,7 +74,7 @@ def make_game(cfg: TrainConfig, *, factory: EnvFactory | None = None, render_mod
     )
 
 
-def _built(cfg: TrainConfig, factory: EnvFactory | None, render_mode: str | None) -> Any:
+def plain_env(cfg: TrainConfig, factory: EnvFactory | None, render_mode: str | None = None) -> Any:
     """Return what the function or the id of a config builds."""
     kwargs = dict(cfg.env_kwargs) | ({"render_mode": render_mode} if render_mode else {})
     return factory(**kwargs) if factory is not None else _registered(cfg, kwargs)
@@ -99,6 +99,10 @@ def make_vector_env(
     count = cfg.num_envs if num_envs is None else num_envs
     backend = backend or cfg.env_backend
     if backend in ("native", "envpool"):
+        if names_game(cfg.env_id):
+            raise UserError(
+                f"env_backend is '{backend}', but '{cfg.env_id}' is a game with several agents; use 'sync' or 'async'"
+            )
         if factory is not None:
             raise UserError(
                 f"env_backend '{backend}' needs a registered environment; use 'sync' or 'async' with a factory"
@@ -106,7 +110,7 @@ def make_vector_env(
         return _native(cfg, count) if backend == "native" else _envpool(cfg, count)
     numbers = range(first_index, first_index + count)
     builders = [make_env(cfg, index, factory=factory, stream=stream) for index in numbers]
-    with _naming_errors(cfg):
+    with naming_errors(cfg):
         if backend == "async":
             return WorkerVectorEnv(
                 builders,
@@ -116,7 +120,9 @@ def make_vector_env(
                 seconds_to_answer=cfg.env_timeout,
             )
         envs = SyncVectorEnv(builders, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-    if len({id(env.unwrapped) for env in envs.envs}) < count:
+    if (
+        len({id(getattr(env.unwrapped, "raw", env.unwrapped)) for env in envs.envs}) < count
+    ):  # `raw` of a game
         raise UserError(
             f"environment '{cfg.env_id}': the function returned the same environment twice; let it build a new one "
             "each time it is called: lambda: MyEnv(...), not lambda: env"
@@ -125,7 +131,7 @@ def make_vector_env(
 
 
 def _registered(cfg: TrainConfig, kwargs: dict[str, Any]) -> Env:
-    with _naming_errors(cfg):
+    with naming_errors(cfg):
         if names_game(cfg.env_id):
             return open_game(cfg.env_id, kwargs)  # type: ignore[no-any-return]  # a game, not an Env
         _register_id(cfg.env_id)
@@ -154,6 +160,8 @@ def _refuse_foreign(env: Any, cfg: TrainConfig) -> None:
     remedy = "it must be a gymnasium.Env"
     if isinstance(env, VectorEnv):
         remedy = "return a single environment; num_envs sets the number of copies"
+    elif hasattr(env, "agents"):
+        remedy = "a game with several agents lists the names of all its agents in possible_agents"
     elif hasattr(env, "step") and hasattr(env, "reset"):
         remedy = "it must be a gymnasium.Env; convert an environment of old gym with shimmy's GymV26CompatibilityV0"
     raise UserError(f"environment '{cfg.env_id}' is a {kind}: {remedy}")
@@ -187,7 +195,7 @@ def _wrapped(cfg: TrainConfig, env: Env) -> Env:
 
 def registered_spec(cfg: TrainConfig) -> EnvSpec:
     """Return Gymnasium's record of the config's environment; `module:Id` imports the module first."""
-    with _naming_errors(cfg):
+    with naming_errors(cfg):
         _register_id(cfg.env_id)
         return gymnasium.spec(cfg.env_id.rpartition(":")[2])
 
@@ -240,7 +248,7 @@ def _native(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
                 ) from error
             raise
 
-    with _naming_errors(cfg):
+    with naming_errors(cfg):
         return _with_own_metadata(build)
 
 
@@ -252,7 +260,7 @@ def _envpool(cfg: TrainConfig, count: int) -> VectorEnv[Any, Any, Any]:
     is_game = "game" in spec.kwargs and str(spec.entry_point).startswith("ale_py")
     if is_game and cfg.preprocessing == "none":
         raise _raw_frames(cfg)
-    with contextlib.closing(make_env(cfg, 0)()) as single, _naming_errors(cfg):
+    with contextlib.closing(make_env(cfg, 0)()) as single, naming_errors(cfg):
         if cfg.preprocessing == "none":
             return EnvPoolVector(cfg, single, count)
         game: Any = single.unwrapped
@@ -295,7 +303,7 @@ def _with_own_metadata(build: Callable[[], VectorEnv[Any, Any, Any]]) -> VectorE
 
 
 @contextlib.contextmanager
-def _naming_errors(cfg: TrainConfig) -> Iterator[None]:
+def naming_errors(cfg: TrainConfig) -> Iterator[None]:
     """Report errors while building an environment with its id."""
     try:
         yield

@@ -246,7 +246,7 @@ def settle_masks(
     finally:
         env.close()
     if source is None:
-        if wanted == "on" and getattr(env.single_observation_space, "game", None) is None:
+        if wanted == "on" and not _game_has_masks(env):
             raise UserError(
                 f"use_action_masks is on, but environment '{config.env_id}' provides no masks (an observation entry "
                 f"'{NAME}', a method {METHOD}() or info['{NAME}']); leave it out"
@@ -291,6 +291,11 @@ def _source(env: VectorEnv[Any, Any, Any], config: TrainConfig, notice: Callable
             raise UserError(f"{lacking}; return it from reset as well")
         notice(f"{lacking}, so it is ignored; return it from reset as well")
     return None
+
+
+def _game_has_masks(env: VectorEnv[Any, Any, Any]) -> bool:
+    game = getattr(env.single_observation_space, "game", None)
+    return game is not None and any(team.masked for team in game.teams)
 
 
 def _has_method(env: VectorEnv[Any, Any, Any], config: TrainConfig) -> bool:

@@ -56,6 +56,11 @@ def with_game_wrappers(game: Any, config: TrainConfig) -> Any:
     """Return a game with several agents in the wrappers of the config, which are PettingZoo's or of its kind."""
     for name, arguments in wrapper_calls(config.env_wrappers):
         wrapper = import_object(name, "env_wrappers")
+        if isinstance(wrapper, type) and issubclass(wrapper, gymnasium.Wrapper):
+            raise UserError(
+                f"env_wrappers '{name}' is for environments with a single agent, but '{config.env_id}' is a game with "
+                "several; use wrappers for games of PettingZoo"
+            )
         try:
             outer = wrapper(game, **arguments)
         except Exception as error:

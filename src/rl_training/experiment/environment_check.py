@@ -1,5 +1,6 @@
 """`check_env`: checks an environment before training and reports all problems at once."""
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,18 +16,31 @@ from rl_training.algorithms.base import Algorithm
 from rl_training.algorithms.components import BuildContext
 from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import Wrappers
-from rl_training.core.errors import RunFault, UserError
-from rl_training.core.seeding import callers_generators_kept
+from rl_training.config.policies import SHARED, Policies
+from rl_training.core.errors import RunFault, UserError, reason
+from rl_training.core.games import Game
+from rl_training.core.seeding import callers_generators_kept, episode_seed
 from rl_training.core.spaces.layout import action_layout, observation_leaves, space_text
 from rl_training.core.types import Array
 from rl_training.envs.determinism import check_determinism, random_action
-from rl_training.envs.factory import EnvFactory, checked_factory, make_vector_env
+from rl_training.envs.factory import (
+    EnvFactory,
+    checked_factory,
+    make_vector_env,
+    naming_errors,
+    plain_env,
+)
+from rl_training.envs.games.building import joint_env
+from rl_training.envs.games.opening import is_game
 from rl_training.envs.observations import nested_leaves
 from rl_training.envs.preprocessing.atari import raw_game_hint
 from rl_training.envs.specs import env_spec
+from rl_training.envs.wrappers import with_game_wrappers
 from rl_training.experiment.building import UserObjects, with_masks
-from rl_training.experiment.environment_remarks import Observed
+from rl_training.experiment.environment_remarks import Observed, environment_remarks
+from rl_training.experiment.game_check import Findings, check_game, state_text
 
+MASKS_ARE_IN = ("observations", "info")
 EPISODES, MAX_STEPS = 5, 1_000
 """Random episodes to play, and the longest one in steps."""
 
@@ -63,17 +77,21 @@ def check_env(
     env_wrappers: Wrappers = (),
     max_episode_steps: int | None = None,
     critic_obs: Sequence[str] = (),
+    policies: Policies = SHARED,
 ) -> EnvReport:
     """Check an environment before training; return a report with all problems and remarks.
 
     `env` is an id, a function that builds an environment, or an environment. The last one is not checked for
-    determinism, because that needs a second environment. `critic_obs` are as in a run's settings.
+    determinism, because that needs a second environment. `critic_obs` and, for a game with several agents, `policies`
+    are as in a run's settings.
     """
     factory: EnvFactory | None = None
+    given: Any = env
+    alone = isinstance(env, gymnasium.Env) or is_game(env)
     if isinstance(env, str):
         name = env
-    elif isinstance(env, gymnasium.Env):
-        name, factory = type(env.unwrapped).__name__, lambda **kwargs: env
+    elif alone:
+        name, factory = type(getattr(given, "unwrapped", given)).__name__, lambda **kwargs: given
     else:
         name, factory = str(getattr(env, "__name__", type(env).__name__)), checked_factory(env)
     report = EnvReport(name)
@@ -86,10 +104,18 @@ def check_env(
         seed=seed,
         num_envs=1,
         critic_obs=tuple(critic_obs),
+        policies=policies,
     )
     try:
         with callers_generators_kept():
-            _examine(report, config, factory, alone=isinstance(env, gymnasium.Env))
+            with naming_errors(config):
+                plain = plain_env(config, factory)
+            if is_game(plain):
+                _examine_game(report, config, factory, with_game_wrappers(plain, config), alone=alone)
+                return report
+            if not alone and hasattr(plain, "close"):
+                plain.close()
+            _examine(report, config, factory, alone=alone)
     except (UserError, RunFault) as error:
         report.problems.append(str(error))
     return report
@@ -126,6 +152,12 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
     finally:
         if not alone:
             env.close()
+    _check_determinism(report, config, factory, alone=alone)
+
+
+def _check_determinism(
+    report: EnvReport, config: TrainConfig, factory: EnvFactory | None, *, alone: bool
+) -> None:
     if alone:
         report.remarks.append(
             "determinism was not checked, because an environment was given; give a function that builds it"
@@ -140,6 +172,91 @@ def _examine(report: EnvReport, config: TrainConfig, factory: EnvFactory | None,
         )
     if not finding.problems:
         report.facts["deterministic"] = "yes, under a seed"
+
+
+def _examine_game(
+    report: EnvReport, config: TrainConfig, factory: EnvFactory | None, game: Any, *, alone: bool
+) -> None:
+    """Play a game by its own rules first, which finds every problem; then as a run would."""
+    seeds = [episode_seed(config.seed, 0, number) for number in range(EPISODES)]
+    found = check_game(game, seeds, max_steps=MAX_STEPS, limit=config.max_episode_steps)
+    report.problems += found.problems
+    report.remarks += found.remarks
+    if not found.problems:
+        try:
+            _add_game_facts(report, config, joint_env(game, config).game, found, state_text(game))
+        except UserError as error:
+            report.problems.append(str(error))
+    if not alone and hasattr(game, "close"):
+        game.close()
+    if report.problems:
+        return
+    if found.num_endless:
+        report.remarks.append(
+            f"{found.num_endless} of {EPISODES} random games did not end within {MAX_STEPS:,} steps, and there is no "
+            "time limit; set one with --max-episode-steps 1000"
+        )
+    if not alone:
+        report.remarks += environment_remarks(config, factory, max_seconds=None)
+        report.remarks += _problem_in_a_worker(config, factory)
+    _check_determinism(report, config, factory, alone=alone)
+
+
+def _add_game_facts(report: EnvReport, config: TrainConfig, game: Game, found: Findings, state: str) -> None:
+    """Add who plays, what the policies see and do, and which algorithms can learn it."""
+    for spec in game.team_specs(1).values():
+        BuildContext(spec, seed=0).encoding(config.algorithm)
+    report.algorithms = [name for name, face in ALGORITHMS.items() if _plays(face, game)]
+    facts = {"kind": "in turns" if game.in_turns else "simultaneous", "agents": ", ".join(game.agents)}
+    for team in game.teams:
+        facts[f"policy {team.name}"] = (
+            f"plays {', '.join(seat.name for seat in team.seats)}; observations {space_text(team.observation_space)}; "
+            f"actions {space_text(team.action_space)}"
+        )
+    facts["masks"] = "; ".join(_masks_by_place(game, found)) or "none"
+    facts["state"] = state
+    facts["algorithms"] = ", ".join(report.algorithms)
+    facts["random games"] = f"{min(found.lengths)} to {max(found.lengths)} steps"
+    facts["returns"] = ", ".join(
+        f"{agent} {np.mean([returns[agent] for returns in found.games]):.4g}" for agent in game.agents
+    )
+    facts["rewards"] = f"{min(found.rewards):.4g} to {max(found.rewards):.4g}"
+    facts["step"] = f"{np.mean(found.seconds) * 1e6:,.0f} µs"
+    facts["time limit"] = (
+        f"{config.max_episode_steps:,} steps" if config.max_episode_steps else "the game's own"
+    )
+    report.facts |= facts
+
+
+def _masks_by_place(game: Game, found: Findings) -> list[str]:
+    places = {place: [agent for agent, own in found.masked.items() if own == place] for place in MASKS_ARE_IN}
+    return [
+        f"of {'all agents' if len(agents) == len(game.agents) else ', '.join(agents)}, in {place}"
+        for place, agents in places.items()
+        if agents
+    ]
+
+
+def _plays(face: type[Algorithm], game: Game) -> bool:
+    """Return whether an algorithm can learn a game without a dataset."""
+    if face.config_class.needs_dataset or not face.config_class.plays_games:
+        return False
+    try:
+        for team in game.teams:
+            refuse_actions(face, team.action_space)
+    except UserError:
+        return False
+    return True
+
+
+def _problem_in_a_worker(config: TrainConfig, factory: EnvFactory | None) -> list[str]:
+    """Return a remark if the game does not run in a process of its own."""
+    try:
+        with contextlib.closing(make_vector_env(config, 1, factory=factory, backend="async")) as env:
+            env.reset()
+    except Exception as error:
+        return [f"it does not run with env_backend async: {type(error).__name__}: {reason(error)}"]
+    return []
 
 
 def _check_encoding(space: Space[Any], actions: Space[Any], config: TrainConfig) -> None:

@@ -6,6 +6,7 @@ Bounds of spaces are not used: many are infinite although the observations are s
 """
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Iterator
@@ -18,12 +19,15 @@ from gymnasium.vector import SyncVectorEnv
 
 from rl_training.config import TrainConfig
 from rl_training.core.cpu import usable_cores
+from rl_training.core.games import Game
 from rl_training.core.one_thread import one_thread
 from rl_training.core.seeding import callers_generators_kept
 from rl_training.core.spaces.images import channel_axis, height_and_width, is_image
 from rl_training.core.spaces.layout import observation_leaves
 from rl_training.envs.determinism import random_action
 from rl_training.envs.factory import EnvFactory, make_vector_env
+from rl_training.envs.games.building import game_of
+from rl_training.envs.games.joint_env import leaf_entry, payments
 from rl_training.envs.observations import nested_leaves
 from rl_training.envs.workers import WorkerVectorEnv
 from rl_training.models.cnn import AutoCNN
@@ -47,7 +51,8 @@ class Observed:
 
     def __init__(self, space: Space[Any], channels: Any = "auto", *, atari: bool = False) -> None:
         """`atari` games without preprocessing have a remark of their own, so their images get none."""
-        leaves = dict(observation_leaves(space))
+        self.game = game_of(space)
+        leaves = dict(observation_leaves(space)) if self.game is None else _leaves_of_teams(self.game)
         self.images = {
             key: height_and_width(leaf.shape, channels)
             for key, leaf in leaves.items()
@@ -71,18 +76,24 @@ class Observed:
         self.reward = max(self.reward, abs(reward))
         self.seconds.append(seconds)
 
+    def _name(self, key: str) -> str:
+        """Return an entry as the user knows it: where one policy plays a game, without its name."""
+        if self.game is None or len(self.game.teams) > 1:
+            return key
+        return key.removeprefix(self.game.teams[0].name).removeprefix("/")
+
     def remarks(self, config: TrainConfig) -> list[str]:
         """Return what will hurt a run with these settings, each with its remedy."""
         shown = config.preprocessing == "none" and config.algorithm.encoder == "auto"
         found = [
-            _image_remark(key, *sides, self.channels[key])
+            _image_remark(self._name(key), *sides, self.channels[key])
             for key, sides in self.images.items()
             if shown and _large(sides)
         ]
         if not config.normalize_obs:
             found += [
-                f"{_entry(key)} reach {value:.3g}, and networks learn better from small numbers: --normalize-obs "
-                "scales them"
+                f"{_entry(self._name(key))} reach {value:.3g}, and networks learn better from small numbers: "
+                "--normalize-obs scales them"
                 for key, value in self.observations.items()
                 if value > LARGE
             ]
@@ -99,7 +110,18 @@ class Observed:
         return found
 
 
-def environment_remarks(config: TrainConfig, factory: EnvFactory | None) -> list[str]:
+def _leaves_of_teams(game: Game) -> dict[str, Space[Any]]:
+    """Return the leaves of what the policies of a game see, by entry of the joint observation."""
+    return {
+        leaf_entry(team.name, key): leaf
+        for team in game.teams
+        for key, leaf in observation_leaves(team.observation_space).items()
+    }
+
+
+def environment_remarks(
+    config: TrainConfig, factory: EnvFactory | None, max_seconds: float | None = MAX_SECONDS
+) -> list[str]:
     """Play some random steps and return the remarks; none if the environment fails, which the run will report."""
     if config.native_backend:
         return []
@@ -111,7 +133,7 @@ def environment_remarks(config: TrainConfig, factory: EnvFactory | None) -> list
             assert isinstance(env, SyncVectorEnv | WorkerVectorEnv)
             atari = any(env.call("is_raw_atari_game")) and config.preprocessing == "none"
             seen = Observed(env.single_observation_space, config.algorithm.image_channels, atari=atari)
-            for step in _random_steps(env, masked=config.use_action_masks == "on"):
+            for step in _random_steps(env, max_seconds, masked=config.use_action_masks == "on"):
                 seen.add(*step)
             return seen.remarks(config)
     except Exception:  # training will raise the same error
@@ -119,20 +141,30 @@ def environment_remarks(config: TrainConfig, factory: EnvFactory | None) -> list
 
 
 def _random_steps(
-    env: SyncVectorEnv | WorkerVectorEnv, *, masked: bool
+    env: SyncVectorEnv | WorkerVectorEnv, max_seconds: float | None, *, masked: bool
 ) -> Iterator[tuple[Any, float, float]]:
     """Yield observation, reward and seconds of steps with random actions."""
     env.action_space.seed(0)
     env.single_action_space.seed(0)
-    last = time.monotonic() + MAX_SECONDS
+    last = math.inf if max_seconds is None else time.monotonic() + max_seconds
+    game = game_of(env.single_observation_space)
     obs, info = env.reset()
     for _ in range(MAX_STEPS):
         action = random_action(env, obs, info, masked=masked)
         before = time.perf_counter()
         obs, reward, _, _, info = env.step(action)
-        yield obs, float(reward[0]), time.perf_counter() - before
+        seconds = time.perf_counter() - before
+        yield obs, float(reward[0]) if game is None else _largest_payment(obs, info), seconds
         if time.monotonic() > last:
             return
+
+
+def _largest_payment(obs: Any, info: Any) -> float:
+    """Return what the agent was paid that got or lost most in a step of a game; of its last step if it is over."""
+    if "final_obs" not in info:
+        return float(np.abs(payments(obs)).max())
+    final = info["final_obs"]
+    return float(np.abs(payments(final if isinstance(final, dict) else final[0])).max())
 
 
 def _large(sides: tuple[int, int]) -> bool:

@@ -44,6 +44,7 @@ from rl_training.experiment.interrupts import Interrupts
 from rl_training.experiment.learner_ranks.ranks import num_learners, sharded_learner
 from rl_training.experiment.learner_ranks.sharded import ShardedLearner
 from rl_training.experiment.logs.curves import plot_learning_curve
+from rl_training.experiment.logs.elo_picture import plot_ratings
 from rl_training.experiment.logs.metadata import Metadata
 from rl_training.experiment.logs.sinks import EvaluationLog, MetricFiles
 from rl_training.experiment.resources import check_memory, report_one_hot_memory, size_text
@@ -413,7 +414,10 @@ class Run:
 
     def _finished(self, progress: Progress) -> TrainResult:
         trainer, config = self.trainer, self.config
-        plot_learning_curve(self.run_dir, f"{config.algo} on {config.task}, seed {config.seed}")
+        title = f"{config.algo} on {config.task}, seed {config.seed}"
+        plot_learning_curve(self.run_dir, title)
+        if config.opponents != "self":
+            plot_ratings(self.run_dir, title)
         evaluation = trainer.last_evaluation or {}
         metrics = {"global_step": progress.clock, "updates": progress.updates} | {
             f"eval/{name}": value for name, value in columns_of(evaluation).items()

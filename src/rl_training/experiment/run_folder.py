@@ -62,6 +62,9 @@ def make_run_dir(
             given.loss_names(cfg),
         ).write(prepared)
         return _published(prepared, Path(cfg.output_dir) / name)
+    except UserError:  # an agent that `fill` copies cannot be written
+        shutil.rmtree(prepared, ignore_errors=True)
+        raise
     except FileExistsError:
         raise UserError(f"output_dir '{cfg.output_dir}' is a file; choose a folder") from None
     except NotADirectoryError:

@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,19 @@ from gymnasium.envs.registration import load_env_creator
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import RunFault, UserError
-from rl_training.core.seeding import EVALUATION_EPISODES, evaluation_generators
-from rl_training.core.types import Array
+from rl_training.core.seeding import (
+    EVALUATION_ACTIONS,
+    EVALUATION_EPISODES,
+    evaluation_generators,
+    numpy_generator,
+)
+from rl_training.core.types import Array, PolicyState
 from rl_training.envs.factory import make_env, registered_spec
+from rl_training.envs.games.opening import FAMILIES, family_of, names_game
 from rl_training.envs.masks import NAME as MASK
 from rl_training.experiment.agent import Agent
 from rl_training.experiment.files import refuse_link_inside, scratch_file
+from rl_training.experiment.joint_actions import JointActions
 
 NEED_PYGAME = tuple(f"gymnasium.envs.{family}" for family in ("classic_control", "box2d", "toy_text"))
 NEED_MUJOCO = ("mujoco", "gymnasium_robotics", "dm_control")
@@ -54,6 +61,8 @@ def can_record(config: TrainConfig) -> bool:
     """Return whether a video of the config's environment can be recorded here; it is not built to find out."""
     if not _installed("imageio_ffmpeg"):
         return False
+    if names_game(config.env_id):
+        return family_of(config.env_id) in FAMILIES and _installed("pygame")
     try:
         entry = registered_spec(config).entry_point
         maker = load_env_creator(entry) if isinstance(entry, str) else entry
@@ -79,7 +88,7 @@ def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Pat
     """Record one episode; the file is renamed at the end, because its name contains the return."""
     obs, info = env.reset()
     with _drawing(agent.config.env_id):
-        frame = _frame(env)
+        frame = _frame(env, agent.config.env_id)
     try:  # not before, so that an environment without frames leaves no folder
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -92,13 +101,12 @@ def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Pat
         )
         writer.send(None)
         writer.send(frame)
-        total, steps, ended, memory = 0.0, 0, False, None
-        deterministic = agent.config.eval_deterministic
+        total, steps, ended = 0.0, 0, False
+        choose = _chooser(agent)
         while not ended and steps < agent.config.max_eval_episode_steps:
-            masks = info.get(MASK) if agent.spec.masked else None
-            action, memory = agent.act(obs, memory, deterministic=deterministic, action_masks=masks)
+            action = choose(obs, info)
             obs, reward, terminated, truncated, info = env.step(action)
-            writer.send(_frame(env))
+            writer.send(_frame(env, agent.config.env_id))
             total, steps, ended = total + float(reward), steps + 1, terminated or truncated
         writer.close()
         path = folder / f"episode_{episode}_return_{total:.0f}.mp4"
@@ -109,6 +117,26 @@ def _record(ffmpeg: Any, env: gymnasium.Env[Any, Any], agent: Agent, folder: Pat
             stacklevel=4,
         )
     return path
+
+
+def _chooser(agent: Agent) -> Callable[[Any, Any], Array]:
+    """Return a function that chooses the actions of one episode; for a game, those of all agents."""
+    deterministic = agent.config.eval_deterministic
+    if agent.spec.game is not None:
+        players, rng = (
+            JointActions(agent.spec.game, agent.policy),
+            numpy_generator(agent.config.seed, EVALUATION_ACTIONS),
+        )
+        return lambda obs, info: players.act(obs, deterministic=deterministic, rng=rng)
+    memory: PolicyState | None = None
+
+    def choose(obs: Any, info: Any) -> Array:
+        nonlocal memory
+        masks = info.get(MASK) if agent.spec.masked else None
+        action, memory = agent.act(obs, memory, deterministic=deterministic, action_masks=masks)
+        return action
+
+    return choose
 
 
 @contextlib.contextmanager
@@ -132,10 +160,9 @@ def _drawing(env_id: str) -> Iterator[None]:
             ) from error
 
 
-def _frame(env: gymnasium.Env[Any, Any]) -> Array:
+def _frame(env: gymnasium.Env[Any, Any], env_id: str) -> Array:
     frame = env.render()
     if not isinstance(frame, np.ndarray):
-        raise UserError(
-            f"environment '{env.spec.id if env.spec else env}' returns no rgb_array frames; videos need them"
-        )
-    return np.ascontiguousarray(frame)
+        raise UserError(f"environment '{env_id}' returns no rgb_array frames; videos need them")
+    odd = [(0, side % 2) for side in frame.shape[:2]]  # codecs want even sides
+    return np.ascontiguousarray(np.pad(frame, [*odd, (0, 0)], mode="edge"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from rl_training.experiment.logs.drawing import as_png, new_figure
 from rl_training.lab.benchmark_summary import Improvement, Summary
+from rl_training.lab.scored_runs import UNITS
 from rl_training.lab.statistics import Band, Estimate
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#000000")
@@ -26,7 +27,14 @@ Style = Mapping[str, dict[str, Any]]
 def pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
     """Return a drawing function for each figure with data, by file name."""
     style = _styles(sorted({entry.name for entry in summary.tasks}))
-    steps = [(entry.task, entry.name, entry.over_steps) for entry in summary.tasks if entry.over_steps]
+    clocks = {
+        unit: [
+            (entry.task, entry.name, entry.over_steps)
+            for entry in summary.tasks
+            if entry.over_steps and entry.unit == unit
+        ]
+        for unit in UNITS
+    }
     times = [(entry.task, entry.name, entry.over_time) for entry in summary.tasks if entry.over_time]
     profiles = {entry.name: entry.profile for entry in summary.aggregates}
     training = {entry.name: entry.over_training for entry in summary.aggregates if entry.over_training}
@@ -36,8 +44,10 @@ def pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
         drawn["profile.png"] = lambda: _draw_bands(profiles, style, PROFILE_LABELS)
     if training:
         drawn["training.png"] = lambda: _draw_bands(training, style, TRAINING_LABELS)
-    if steps:
+    if steps := clocks["steps"]:
         drawn["steps.png"] = lambda: _draw_panels(steps, style, "environment steps")
+    if updates := clocks["updates"]:
+        drawn["updates.png"] = lambda: _draw_panels(updates, style, "updates")
     if times:
         drawn["time.png"] = lambda: _draw_panels(times, style, TIME_LABEL, timed=True)
     if summary.improvements:
@@ -127,7 +137,7 @@ def _draw_panels(
 
 
 def _mark_axis(axes: Any, longest: float, timed: bool) -> float:
-    """Label an axis of steps, or of time in a unit that suits the longest curve; return the divisor of x."""
+    """Label an axis of steps or updates, or of time in a unit that suits the longest curve; return the divisor of x."""
     from matplotlib.ticker import EngFormatter
 
     if not timed:

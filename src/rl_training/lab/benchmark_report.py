@@ -99,6 +99,7 @@ def _scores(summary: Summary) -> Iterator[dict[str, Any]]:
                 "best": run.best,
                 "evaluations": len(run.evaluations),
                 "last_step": last.step,
+                "unit": run.unit,
                 "seconds": last.wall_time,
             }
 
@@ -129,7 +130,7 @@ def _curves(summary: Summary) -> Iterator[dict[str, Any]]:
     bands = [
         (entry.task, entry.name, axis, band)
         for entry in summary.tasks
-        for axis, band in [("steps", entry.over_steps), ("seconds", entry.over_time)]
+        for axis, band in [(entry.unit, entry.over_steps), ("seconds", entry.over_time)]
     ]
     bands += [
         ("", entry.name, axis, band)

@@ -34,11 +34,15 @@ class Settings:
 
 @dataclass(frozen=True)
 class TaskSummary:
-    """The runs of one name on one task. `over_steps` and `over_time` are the IQM of their evaluations."""
+    """The runs of one name on one task. `over_steps` and `over_time` are the IQM of their evaluations.
+
+    `over_steps` is over updates if `unit` says so: the runs of algorithms for datasets collect no steps.
+    """
 
     name: str
     task: str
     runs: Sequence[ScoredRun]
+    unit: str
     iqm: Estimate
     mean: Estimate
     median: Estimate
@@ -161,6 +165,11 @@ def _task(
     key: tuple[str, str], runs: list[ScoredRun], references: References, settings: Settings
 ) -> TaskSummary:
     name, task = key
+    units = sorted({run.unit for run in runs})
+    if len(units) > 1:
+        raise UserError(
+            f"some runs of {name} on {task} count {units[0]}, others {units[1]}; report them separately"
+        )
     scores = _scores(runs)
     draws = settings.draw([len(runs)])
     normalised = _normalised(scores, references[task]) if task in references else None
@@ -168,6 +177,7 @@ def _task(
         name,
         task,
         runs,
+        units[0],
         statistics.estimate(statistics.iqm, [scores], draws),
         statistics.estimate(statistics.mean, [scores], draws),
         statistics.estimate(statistics.median_of_runs, [scores], draws),

@@ -15,6 +15,7 @@ CAPTIONS = {
     "profile.png": "Performance profile",
     "training.png": "Aggregated evaluations over the fraction of training",
     "steps.png": "Evaluations over environment steps",
+    "updates.png": "Evaluations over updates",
     "time.png": "Evaluations over wall time",
     "improvement.png": "Probability of improvement",
 }
@@ -63,8 +64,9 @@ def _aggregated(summary: Summary, drawn: Sequence[str]) -> Iterator[str]:
 def _per_task(summary: Summary) -> Iterator[str]:
     yield "## Per task"
     yield "Raw returns. *Best* is the mean over seeds of each run's highest evaluation, which is not a score."
+    units = sorted({entry.unit for entry in summary.tasks})
     yield _table(
-        ["task", "name", "seeds", "IQM", "mean", "median", "best", "steps"],
+        ["task", "name", "seeds", "IQM", "mean", "median", "best", " or ".join(units)],
         (
             [
                 entry.task,
@@ -72,7 +74,8 @@ def _per_task(summary: Summary) -> Iterator[str]:
                 str(len(entry.runs)),
                 *map(shown, (entry.iqm, entry.mean, entry.median)),
                 _number(entry.best),
-                f"{max(run.evaluations[-1].step for run in entry.runs):,}",
+                f"{max(run.evaluations[-1].step for run in entry.runs):,}"
+                + (f" {entry.unit}" if len(units) > 1 else ""),
             ]
             for entry in summary.tasks
         ),
@@ -117,7 +120,7 @@ def _against_published(summary: Summary) -> Iterator[str]:
 
 
 def _curves(drawn: Sequence[str]) -> Iterator[str]:
-    shown = list(_pictures(drawn, ["steps.png", "time.png"]))
+    shown = list(_pictures(drawn, ["steps.png", "updates.png", "time.png"]))
     if shown:
         yield "## Curves"
         yield "IQM of the evaluations over seeds, with pointwise intervals; whole runs are resampled."
@@ -220,16 +223,16 @@ def _task_remarks(entry: TaskSummary) -> Iterator[str]:
     ends = sorted({run.evaluations[-1].step for run in entry.runs})
     if len(ends) > 1:
         yield (
-            f"The runs of {what} end at different steps, {ends[0]:,} to {ends[-1]:,}; each score is from the end of "
-            "its run."
+            f"The runs of {what} end at different {entry.unit}, {ends[0]:,} to {ends[-1]:,}; each score is from the "
+            "end of its run."
         )
     curves = over_steps(entry.runs)
     if curves is None:
-        yield f"The runs of {what} have no range of steps in common, so there is no curve over steps."
+        yield f"The runs of {what} have no range of {entry.unit} in common, so there is no curve over {entry.unit}."
     elif curves.interpolated:
         yield (
-            f"The runs of {what} were evaluated at different steps; their curve is interpolated linearly within the "
-            "common range."
+            f"The runs of {what} were evaluated at different {entry.unit}; their curve is interpolated linearly within "
+            "the common range."
         )
     if entry.over_time is None:
         yield f"The runs of {what} have unknown times or no common range, so there is no curve over time."

@@ -153,9 +153,9 @@ def _is_record(record: Any, job: Job) -> TypeGuard[dict[str, Any]]:
 
 def scored_job(record: Mapping[str, Any], task: str, name: str) -> ScoredRun:
     """Return the record of a finished job as a scored run."""
-    return ScoredRun(
-        task, name, record["seed"], [EvaluationPoint(**point) for point in record["evaluations"]]
-    )
+    points = [EvaluationPoint(**point) for point in record["evaluations"]]
+    unit = record.get("unit", "steps")  # records of earlier versions have none
+    return ScoredRun(task, name, record["seed"], points, unit)
 
 
 def has_ended(run_dir: Path) -> bool:
@@ -172,6 +172,7 @@ def ended_record(job: Job, run_dir: Path) -> dict[str, Any]:
         return failed_record(job, str(error), run_dir)
     return _head(job, "finished", run.metadata_entry("versions")) | {
         "score": scored.score,
+        "unit": scored.unit,
         "evaluations": [asdict(point) for point in scored.evaluations],
         "seconds": last_row(run_dir / "metrics.jsonl", is_metrics_row).get(ELAPSED),
         "stop_reason": run.metadata_entry("stop_reason"),
@@ -209,6 +210,7 @@ class JobState:
     job: Job
     status: Status = "waiting"
     steps: int = 0
+    """Steps so far, or updates if its run counts them."""
     evaluation: float | None = None
     """Mean return of the latest evaluation (not the score)."""
     earlier: bool = False

@@ -23,7 +23,7 @@ class Curves:
 
 
 def over_steps(runs: Sequence[ScoredRun]) -> Curves | None:
-    """Return evaluations over environment steps; None if the runs have no range in common.
+    """Return evaluations over environment steps or updates; None if the runs have no range in common.
 
     They are exact if all runs were evaluated at the same steps. Otherwise they are interpolated at the steps of the
     first run within the common range.

@@ -14,16 +14,18 @@ import numpy as np
 
 from rl_training.core.errors import UserError
 from rl_training.experiment.files import MAX_RECORDS_BYTES, read_json, write_json
-from rl_training.experiment.logs.rows import ELAPSED, clock_of, is_metrics_row, read_rows
+from rl_training.experiment.logs.rows import ELAPSED, clock_of, counts_updates, is_metrics_row, read_rows
 from rl_training.experiment.records.read import DONE, RunRecord
 from rl_training.experiment.records.scores import score_of
 
 FORMAT = 1
+UNITS = ("steps", "updates")
+"""What a run counts: environment steps, or updates if it collects nothing."""
 
 
 @dataclass(frozen=True)
 class EvaluationPoint:
-    """One evaluation: environment steps before it, mean return, and seconds since the start of the run if known."""
+    """One evaluation: the run's steps or updates before it, mean return, and seconds since its start if known."""
 
     step: int
     mean_reward: float
@@ -32,12 +34,14 @@ class EvaluationPoint:
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """One run: its task, name (an algorithm or a preset), seed, and evaluations in order."""
+    """One run: its task, name (an algorithm or a preset), seed, evaluations in order, and what it counts."""
 
     task: str
     name: str
     seed: int
     evaluations: Sequence[EvaluationPoint]
+    unit: str = "steps"
+    """One of `UNITS`."""
 
     def __post_init__(self) -> None:
         if problem := self._problem():
@@ -45,13 +49,16 @@ class ScoredRun:
 
     def _problem(self) -> str | None:
         points = self.evaluations
+        if self.unit not in UNITS:
+            return f"counts {self.unit!r}; use one of {', '.join(UNITS)}"
         if not points:
             return "has no evaluations; train it with eval_every_timesteps"
         for point in points:
             if not math.isfinite(point.mean_reward):
-                return f"has an evaluation of {point.mean_reward} at step {point.step:,}; exclude the run and report it"
+                where = f"{self.unit.removesuffix('s')} {point.step:,}"
+                return f"has an evaluation of {point.mean_reward} at {where}; exclude the run and report it"
         if any(after.step <= before.step for before, after in pairwise(points)):
-            return "has evaluations that are not in the order of their steps; sort them and remove duplicates"
+            return f"has evaluations that are not in the order of their {self.unit}; sort them and remove duplicates"
         return None
 
     @property
@@ -89,11 +96,14 @@ def scored_run(run: RunRecord, *, name: str | None = None, task: str | None = No
         EvaluationPoint(step, float(row["mean_reward"]), seconds)
         for step, row, seconds in zip(steps, run.evaluations, _seconds(run.path, steps), strict=True)
     ]
-    return ScoredRun(run.task if task is None else task, run.algo if name is None else name, run.seed, points)
+    unit = "updates" if any(map(counts_updates, run.evaluations)) else "steps"
+    return ScoredRun(
+        run.task if task is None else task, run.algo if name is None else name, run.seed, points, unit
+    )
 
 
 def _seconds(run_dir: Path, steps: Sequence[int]) -> list[float | None]:
-    """Return the time at each number of steps, interpolated linearly between the rows of metrics.
+    """Return the time at each number of steps or updates, interpolated linearly between the rows of metrics.
 
     It includes training, evaluation and checkpoints, without the time between an interruption and a resume.
     """
@@ -148,8 +158,9 @@ def _record(entry: Any, path: Path) -> ScoredRun:
             )
             for point in entry["evaluations"]
         ]
-        return ScoredRun(str(entry["task"]), str(entry["name"]), int(entry["seed"]), points)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        unit = str(entry.get("unit", "steps"))  # older files have none
+        return ScoredRun(str(entry["task"]), str(entry["name"]), int(entry["seed"]), points, unit)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} has a damaged record ({error}); create the report again") from error
     except UserError as error:
         raise UserError(f"{path} has an invalid record: {error}") from error

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.spaces.layout import space_text
+from rl_training.core.spaces.stored import split_critic, with_critic
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved, tensors_of
+from rl_training.models.critic_entries import CriticEntries
 from rl_training.models.encoded_network import Encoded, layers_after_encoder
 from rl_training.models.encoders import EncoderClass, encoder_name, make_encoder
 from rl_training.models.fast.acting import NumpyActorCritic, NumpyMLP, Twin, numpy_twin
@@ -42,6 +44,8 @@ class NetworkPolicy(nn.Module):
     """
 
     network: nn.Module
+    entries: CriticEntries | None
+    """What only a critic reads, in policies that have such a critic."""
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class NetworkPolicy(nn.Module):
         """`other_numbers` is how many a subclass normalizes besides those of the observation."""
         super().__init__()
         self.spec, self.encoding = spec, encoding
+        self.entries = None
         images = {} if encoding.encoder is None else image_leaves(spec.observation_space, encoding.images)
         self.inputs = ObservationInputs(spec.observation_space, images)
         if not self.inputs.size and not images:
@@ -98,15 +103,28 @@ class NetworkPolicy(nn.Module):
         return self.inputs_of(obs)
 
     def inputs_of(self, obs: Obs) -> Obs:
-        """Like `prepare`, for callers that have disabled gradients."""
+        """Like `prepare`, for callers that have disabled gradients.
+
+        What only a critic reads stays in reserved entries, if `obs` has it.
+        """
+        extra = None
+        if self.entries is not None:
+            obs, extra = split_critic(obs)
         vector = self.inputs.vector(obs)
         if self.normalizer is not None:
             vector = self.normalizer(vector)
-        return vector if self.encoding.encoder is None else self.inputs.arranged(vector, obs)
+        inputs = vector if self.encoding.encoder is None else self.inputs.arranged(vector, obs)
+        if self.entries is None or extra is None:
+            return inputs
+        return with_critic(inputs, self.entries.inputs_of(extra))
 
     @torch.no_grad()
     def observe(self, obs: Obs, valid: Tensor | None = None) -> None:
         """Merge observations [B, ...] into the statistics, if there are any; `valid` [B] selects rows."""
+        if self.entries is not None:
+            obs, entries = split_critic(obs)
+            if entries is not None:
+                self.entries.observe(entries, valid)
         if self.normalizer is not None:
             vector = self.inputs.vector(obs)
             self.normalizer.update(vector if valid is None else vector[valid])

@@ -30,6 +30,15 @@ def test_lines(capsys):
     ]
 
 
+def test_jobs_that_learn_from_a_dataset_are_told_in_updates(capsys):
+    learning = JobState(Job("tiny", tiny_config("bc", "unused")), "training", steps=8)
+    PlainBoard().event(learning)
+    assert capsys.readouterr().out.splitlines() == ["tiny seed 1: started, resumed after 8 updates"]
+    assert [column.header for column in table_of([learning]).columns][2] == "updates"
+    both = [learning, state("training")]
+    assert [column.header for column in table_of(both).columns][2] == "steps or updates"
+
+
 def test_a_line_per_running_job_now_and_then(capsys, monkeypatch):
     board, running = PlainBoard(), state("training", steps=48, began=time.monotonic() - 48.0)
     board.show([running])

@@ -106,6 +106,47 @@ def test_one_run_with_one_evaluation_is_a_report_without_intervals(tmp_path):
     assert table(tmp_path / "summary.csv")[0]["low"] == ""
 
 
+def test_runs_that_learned_from_datasets_are_told_in_updates(tmp_path):
+    learned = [run("Walk", "bc", seed, [1.0, 2.0], every=500 * seed, unit="updates") for seed in (1, 2)]
+    paths = report(learned, tmp_path / "alone")
+    assert [path.name for path in paths] == [*FILES, "updates.png", "time.png"]
+    text = paths[0].read_text(encoding="utf-8")
+    assert "| best | updates |" in text
+    assert "| 2,000 |" in text
+    assert "The runs of bc on Walk end at different updates, 1,000 to 2,000" in text
+    assert "evaluated at different updates; their curve" in text
+    assert "step" not in text
+    assert {row["axis"] for row in table(tmp_path / "alone" / "curves.csv")} == {"updates", "seconds"}
+    assert {row["unit"] for row in table(tmp_path / "alone" / "scores.csv")} == {"updates"}
+
+
+def test_steps_and_updates_never_share_an_axis(tmp_path):
+    learned = [run("Walk", "bc", seed, [1.0, 2.0], unit="updates") for seed in (1, 2)]
+    trained = [run("Walk", "ppo", seed, [1.0, 2.0]) for seed in (1, 2)]
+    paths = report([*learned, *trained], tmp_path / "both")
+    assert {"steps.png", "updates.png"} <= {path.name for path in paths}
+    text = paths[0].read_text(encoding="utf-8")
+    assert "| best | steps or updates |" in text
+    assert "| 200 updates |" in text
+    assert "| 200 steps |" in text
+    with pytest.raises(UserError, match="some runs of bc on Walk count steps, others updates; report them"):
+        report([*learned, run("Walk", "bc", 3, [1.0])], tmp_path / "mixed")
+
+
+def test_axes_are_labelled_with_what_is_counted(tmp_path, monkeypatch):
+    labels = {}
+
+    def note(curves, style, xlabel, *, timed=False):
+        labels.update({(name, timed): xlabel for _, name, _ in curves})
+        return b"drawn"
+
+    monkeypatch.setattr(benchmark_pictures, "_draw_panels", note)
+    learned = [run("Walk", "bc", seed, [1.0, 2.0], unit="updates") for seed in (1, 2)]
+    report([*learned, run("Walk", "ppo", 1, [1.0, 2.0])], tmp_path)
+    assert labels["bc", False] == "updates"
+    assert labels["ppo", False] == "environment steps"
+
+
 def test_a_picture_that_fails_costs_no_numbers(tmp_path, monkeypatch):
     def fail(*arguments, **keywords):
         raise RuntimeError("no ink")

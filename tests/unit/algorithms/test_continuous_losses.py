@@ -83,10 +83,11 @@ CASES: dict[str, tuple[Loss, dict[str, Tensor], tuple[str, ...], dict[str, Any],
     ),
     "cql, one critic for discrete actions": (
         CQL_LOSSES["critic_loss"],
-        {"others": ALL_VALUES[None], "values": CHOSEN[None], "targets": TARGETS},
+        {"others": ALL_VALUES[None], "values": CHOSEN[None], "targets": 3 * TARGETS},
         ("values", "others"),
-        {"cql_alpha": 0.7},
-        0.5 * (CHOSEN - TARGETS).square().mean() + 0.7 * (ALL_VALUES.exp().sum(1).log() - CHOSEN).mean(),
+        {"cql_alpha": 0.7, "huber": True},
+        sum(0.5 * min(abs(d), 1) * (2 * abs(d) - min(abs(d), 1)) for d in CHOSEN - 3 * TARGETS) / ROWS
+        + 0.7 * (ALL_VALUES.exp().sum(1).log() - CHOSEN).mean(),
     ),
 }
 

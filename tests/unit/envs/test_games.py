@@ -251,9 +251,14 @@ class NotANumber(Plain):
         return {agent: float("nan") for agent in self.agents}
 
 
-class WrongShape(Plain):
+class TooLong(Plain):
     def seen_by(self, agent: str) -> Any:
         return np.zeros(4 if self.clock else 3, np.float32)
+
+
+class TooShort(Plain):
+    def seen_by(self, agent: str) -> Any:
+        return np.zeros(2 if self.clock else 3, np.float32)
 
 
 class NothingAllowed(JointGame):
@@ -296,7 +301,8 @@ class Clings(TurnGame):
         (Strangers, "'stranger' that is not in possible_agents"),
         (Returns, "lets agent 'agent_0' act again after it ended"),
         (NotANumber, "paid agent 'agent_0' nan"),
-        (WrongShape, "observation of agent 'agent_0' that does not fit its space"),
+        (TooLong, r"observation of shape \(4,\), but its space has \(3,\): that of agent 'agent_0'"),
+        (TooShort, r"observation of shape \(2,\), but its space has \(3,\): that of agent 'agent_0'"),
         (NothingAllowedInInfo, "allows agent 'agent_1' no action"),
         (NothingAllowedInObservation, "allows agent 'agent_0' no action"),
         (ForgetsMasks, "gave agent 'agent_1' no mask"),

@@ -54,6 +54,15 @@ def test_what_cannot_be_scored_is_refused_by_name(points, told):
         record([], evaluations=points)
 
 
+def test_what_counts_updates_is_refused_in_updates():
+    with pytest.raises(UserError, match=r"has an evaluation of nan at update 1,000; exclude"):
+        record([math.nan], unit="updates")
+    with pytest.raises(UserError, match="not in the order of their updates"):
+        record([], evaluations=[EvaluationPoint(10, 1.0), EvaluationPoint(10, 2.0)], unit="updates")
+    with pytest.raises(UserError, match="counts 'epochs'; use one of steps, updates"):
+        record([1.0], unit="epochs")
+
+
 def test_a_run_folder_is_read_with_the_times_of_its_metrics(run_dir):
     found = scored_run(read_run(run_dir))
     assert (found.task, found.name, found.seed) == ("Walk-v0", "ppo", 3)
@@ -65,6 +74,22 @@ def test_a_run_folder_is_read_with_the_times_of_its_metrics(run_dir):
     assert scored_run(read_run(run_dir), name="ppo/walk", task="Walk") == ScoredRun(
         "Walk", "ppo/walk", 3, found.evaluations
     )
+
+
+def test_a_run_that_learned_from_a_dataset_counts_updates(run_dir, tmp_path):
+    assert scored_run(read_run(run_dir)).unit == "steps"
+    for name, before, after in [
+        ("evaluations.jsonl", "timesteps", "updates"),
+        ("metrics.jsonl", "time/total_timesteps", "time/iterations"),
+    ]:
+        text = (run_dir / name).read_text(encoding="utf-8")
+        (run_dir / name).write_text(text.replace(before, after), encoding="utf-8")
+    found = scored_run(read_run(run_dir))
+    assert found.unit == "updates"
+    assert [point.step for point in found.evaluations] == [50, 150, 300]
+    assert found.times == [2.0, 5.0, 9.0]
+    write_records(tmp_path / "records.json", [found])
+    assert read_records(tmp_path) == [found]
 
 
 def test_times_that_are_not_known_are_not_made_up(run_dir):
@@ -110,6 +135,15 @@ def test_records_survive_their_file(tmp_path):
     write_records(tmp_path / "records.json", records)
     assert read_records(tmp_path / "records.json") == records
     assert read_records(tmp_path) == records, "the folder of a report will do"
+
+
+def test_records_of_earlier_versions_count_steps(tmp_path):
+    write_records(tmp_path / "records.json", [record([1.5], unit="updates")])
+    text = (tmp_path / "records.json").read_text(encoding="utf-8")
+    data = json.loads(text)
+    del data["records"][0]["unit"]
+    (tmp_path / "records.json").write_text(json.dumps(data), encoding="utf-8")
+    assert read_records(tmp_path) == [record([1.5])]
 
 
 @pytest.mark.parametrize(

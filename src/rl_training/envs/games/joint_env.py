@@ -4,7 +4,7 @@ So seeds, replay of episodes, workers and checks serve games as they are. `GameS
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -16,7 +16,7 @@ from rl_training.core.games import Game, TeamRows
 from rl_training.core.spaces.layout import observation_leaves
 from rl_training.core.spaces.masks import mask_counts
 from rl_training.core.types import Array, Info
-from rl_training.envs.checks import InvalidResult
+from rl_training.envs.checks import InvalidResult, ResultCheck
 from rl_training.envs.games.central import CentralView
 from rl_training.envs.games.plays import Outcome, Play
 from rl_training.envs.games.seats import SeatViews
@@ -70,6 +70,11 @@ def mask_entry(team: str) -> str:
     return f"{team} mask"
 
 
+def payments(obs: Mapping[str, Any]) -> Array:
+    """Return what every row was paid [..., S], from one observation or a batch."""
+    return np.ascontiguousarray(obs[REWARDS]).view(np.float64)[..., 0]
+
+
 def leaf_entry(team: str, leaf: str) -> str:
     """Return the entry of one leaf of a team's observations."""
     return f"{team}/{leaf}" if leaf else team
@@ -118,6 +123,7 @@ class JointEnv(gymnasium.Env[Any, Any]):
             seat.name: (rows, number) for rows in self._rows for number, seat in enumerate(rows.team.seats)
         }
         self._index = {agent: row for row, agent in enumerate(game.agents)}
+        self._checks = {seat.name: ResultCheck(seat.observation_space) for seat in game.seats}
         self._open: set[str] = set()
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
@@ -166,7 +172,7 @@ class JointEnv(gymnasium.Env[Any, Any]):
             if agent in self._open:  # the rest of the game is not the business of those that ended
                 rewards[row] = reward
         ended = dict(outcome.ended)
-        if over:  # agents that left without a word, or never came
+        if over:  # agents that left silently, or never came
             ended = dict.fromkeys(self._open, (not truncated, truncated)) | ended
         for agent, (terminated, cut) in ended.items():
             if agent in self._open:
@@ -180,8 +186,7 @@ class JointEnv(gymnasium.Env[Any, Any]):
             if acts and raw is None:
                 raise InvalidResult(f"gave agent '{agent}' no observation, although it acts next")
             obs, said = self.views.of(agent, raw)
-            leaves = None if obs is None else dict(nested_leaves(obs))
-            self._write(rows, number, leaves)
+            self._write(rows, number, obs)
             rows.allow(number, self.views.mask(agent, said, outcome.infos.get(agent)) if acts else None)
             seen[agent] = obs
         self._open -= ended.keys()
@@ -195,15 +200,12 @@ class JointEnv(gymnasium.Env[Any, Any]):
             found[CRITIC] = self.central.read(seen)
         return {name: found[name] for name in self._entries}
 
-    def _write(self, rows: TeamRows, number: int, leaves: dict[str, Any] | None) -> None:
-        try:
-            rows.write(number, leaves)
-        except (KeyError, ValueError, TypeError) as error:
-            seat = rows.team.seats[number]
-            raise InvalidResult(
-                f"returned an observation of agent '{seat.name}' that does not fit its space "
-                f"{seat.observation_space}: {error}"
-            ) from None
+    def _write(self, rows: TeamRows, number: int, obs: Any) -> None:
+        """Write what an agent sees, which must fit its space: a short vector would be padded in silence."""
+        seat = rows.team.seats[number]
+        if obs is not None and (problem := self._checks[seat.name].observation(obs)) is not None:
+            raise InvalidResult(f"{problem}: that of agent '{seat.name}'")
+        rows.write(number, None if obs is None else dict(nested_leaves(obs)))
 
     def _row(self, agent: str) -> int:
         if agent not in self._index:
@@ -235,7 +237,7 @@ class JointEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> Any:
         """Return a picture of the game."""
-        return self.raw.render()
+        return self.play.game.render()
 
     def close(self) -> None:
         self.raw.close()

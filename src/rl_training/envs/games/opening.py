@@ -1,6 +1,7 @@
 """Opens the games of PettingZoo by id, and recognises games that a function builds."""
 
 import importlib
+from pkgutil import iter_modules
 from typing import Any
 
 from rl_training.config.train_config import GAMES
@@ -22,9 +23,13 @@ def is_game(env: Any) -> bool:
     return hasattr(env, "possible_agents") and callable(getattr(env, "step", None))
 
 
-def is_known_family(env_id: str) -> bool:
-    """Return whether an id belongs to a family that imports no module of a stranger."""
-    return names_game(env_id) and env_id.removeprefix(PREFIX).partition("/")[0] in FAMILIES
+def family_of(env_id: str) -> str:
+    """Return the family of a game's id, which is a package unless it is one of PettingZoo's own.
+
+    >>> family_of("pettingzoo://classic/connect_four_v3")
+    'classic'
+    """
+    return env_id.removeprefix(PREFIX).partition("/")[0]
 
 
 def open_game(env_id: str, kwargs: dict[str, Any]) -> Any:
@@ -33,7 +38,7 @@ def open_game(env_id: str, kwargs: dict[str, Any]) -> Any:
     `pettingzoo://family/name` is looked up in PettingZoo's registry. A package that registers nothing, such as mpe2,
     has a module `family.name` with a function `parallel_env` or `env`.
     """
-    family, _, name = env_id.removeprefix(PREFIX).partition("/")
+    family, name = family_of(env_id), env_id.removeprefix(PREFIX).partition("/")[2]
     if not family.replace(".", "_").isidentifier() or not name.replace("-", "_").isidentifier():
         raise UserError(
             f"env_id '{env_id}' is not a game; write {PREFIX}family/name, such as {PREFIX}mpe2/simple_spread_v3"
@@ -72,10 +77,8 @@ def _import_package(family: str, env_id: str) -> None:
     try:
         importlib.import_module(family)
     except ImportError as error:
-        raise UserError(
-            f"env_id '{env_id}': there is no package '{family}'{did_you_mean(family, FAMILIES)}; PettingZoo's "
-            f"families are {', '.join(FAMILIES)}"
-        ) from error
+        close = did_you_mean(family, FAMILIES) or f"; PettingZoo's families are {', '.join(FAMILIES)}"
+        raise UserError(f"env_id '{env_id}': there is no package '{family}'{close}") from error
 
 
 def _of_module(env_id: str, family: str, name: str, kwargs: dict[str, Any], known: list[str]) -> Any:
@@ -98,6 +101,11 @@ def _of_module(env_id: str, family: str, name: str, kwargs: dict[str, Any], know
         module = None
     build = getattr(module, "parallel_env", None) or getattr(module, "env", None)
     if build is None:
+        known = known or [
+            f"{family}/{each.name}"
+            for each in iter_modules(getattr(package, "__path__", ()))
+            if "_v" in each.name
+        ]
         close = did_you_mean(f"{family}/{name}", known)
         listed = (
             f"; {family} has {', '.join(each.partition('/')[2] for each in known)}"

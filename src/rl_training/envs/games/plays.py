@@ -22,9 +22,10 @@ class Play(Protocol):
     """A game in progress. `acting` are the agents whose actions the next step takes; the game is over without any.
 
     `observe` returns what an agent sees now, or None; `last` asks for the last observation of a game that is cut off.
-    `break_off` adds to an outcome what the agents that wait have not been told yet, because the game is cut off.
+    `break_off` adds to an outcome what the agents that wait have not been paid yet, because the game is cut off.
     """
 
+    game: Any
     in_turns: bool
     acting: tuple[str, ...]
 
@@ -114,10 +115,10 @@ class TurnPlay:
         return self.game.observe(agent) if (self.watching or last) and agent in self.game.agents else None
 
     def break_off(self, outcome: Outcome) -> None:
-        """Pay the agents that wait what they would be told at their next turn."""
+        """Pay the agents that wait what they would be paid at their next turn."""
         owed = getattr(self.game, "_cumulative_rewards", {})
         for agent in self.game.agents:
-            if agent in self.acting:  # it was told already
+            if agent in self.acting:  # it was paid already
                 continue
             outcome.rewards[agent] = outcome.rewards.get(agent, 0.0) + float(owed.get(agent, 0.0))
             if self.game.terminations.get(agent):

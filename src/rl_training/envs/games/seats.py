@@ -47,8 +47,8 @@ class SeatViews:
         self._images: dict[str, ObservationImages] = {}
         self._begun: set[str] = set()
         self._late: set[str] = set()
-        """Agents that are not there at first, so it is not known whether they are told masks."""
-        self._told = self._told_masks(game)
+        """Agents that are not there at first, so it is not known whether they have masks."""
+        self._by_info = self._masked_by_info(game)
         self.seats = {agent: self._seat(agent, config) for agent in agents}
 
     def _seat(self, agent: str, config: TrainConfig) -> Seat:
@@ -63,9 +63,11 @@ class SeatViews:
             self._images[agent] = ObservationImages(seen, config.frames, config.algorithm.image_channels)
             seen = self._images[agent].space
         maskable = self.uses_masks and mask_counts(actions) is not None
-        return Seat(agent, seen, actions, masked=maskable and (has_mask_entry(space) or agent in self._told))
+        return Seat(
+            agent, seen, actions, masked=maskable and (has_mask_entry(space) or agent in self._by_info)
+        )
 
-    def _told_masks(self, game: Any) -> set[str]:
+    def _masked_by_info(self, game: Any) -> set[str]:
         """Return the agents that find their masks in `info`: those that do at first, and those that come later."""
         asked = [
             agent
@@ -74,7 +76,7 @@ class SeatViews:
         ]
         if not self.uses_masks or not asked:
             return set()
-        first = told_at_first(game)
+        first = first_infos(game)
         found = {agent for agent in asked if NAME in first.get(agent, {})}
         if found:
             self._late = {agent for agent in asked if agent not in first}
@@ -121,8 +123,8 @@ class SeatViews:
         return mask
 
 
-def told_at_first(game: Any) -> dict[str, Info]:
-    """Begin a game, and return what each agent is told then; nothing if that fails, which training will report."""
+def first_infos(game: Any) -> dict[str, Info]:
+    """Begin a game, and return the first `info` of each agent; nothing if that fails, which training will report."""
     with contextlib.suppress(Exception):
         result = game.reset(seed=0)
         infos = result[1] if isinstance(result, tuple) else game.infos

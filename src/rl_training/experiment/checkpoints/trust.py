@@ -26,6 +26,7 @@ from rl_training.config.object_paths import is_name
 from rl_training.config.schedules import Schedule, function_name
 from rl_training.config.train_config import OF_RAY
 from rl_training.core.errors import UserError
+from rl_training.envs.games.opening import FAMILIES, family_of, names_game
 from rl_training.experiment.checkpoints.foreign_settings import large_counts, unusual_arguments
 
 KEY_BYTES = 32
@@ -61,9 +62,20 @@ def is_signed(text: str, signature: object) -> bool:
     return key is not None and hmac.compare_digest(_signature(key, text), signature)
 
 
+def module_of(name: str) -> str:
+    """Return the module that `module:Name` or the id of a game would import; nothing for packages that are known.
+
+    >>> module_of("pettingzoo://classic/go_v5"), module_of("pettingzoo://theirs/go_v5"), module_of("theirs:Go-v5")
+    ('', 'theirs', 'theirs')
+    """
+    if names_game(name):
+        return "" if family_of(name) in FAMILIES else family_of(name)
+    return name.rpartition(":")[0]
+
+
 def module_is_imported(name: str) -> bool:
-    """Return whether the module of `module:Name` is imported already, belongs to this package, or is not given."""
-    module = name.rpartition(":")[0]
+    """Return whether the module of a name is imported already, belongs to this package, or is not given."""
+    module = module_of(name)
     return not module or module in sys.modules or module in own_modules()
 
 
@@ -154,11 +166,15 @@ class Permission:
     """Names of the settings that the caller gave."""
 
     def refuse_env(self, env_id: str) -> None:
-        """Raise if the module of the environment would be imported without permission."""
-        if self.granted or "env_id" in self.given or module_is_imported(env_id):
+        """Raise if the module of the environment would be imported without permission.
+
+        A game of an unknown package is refused even if that is imported: its function would be called, with arguments.
+        """
+        harmless = not module_of(env_id) if names_game(env_id) else module_is_imported(env_id)
+        if self.granted or "env_id" in self.given or harmless:
             return
         raise UserError(
-            f"{self.source} is not signed by you and would import the module '{env_id.rpartition(':')[0]}'; if you "
+            f"{self.source} is not signed by you and would import the module '{module_of(env_id)}'; if you "
             f"trust that module, give --env-id {env_id} or --trust-modules (in Python: env='{env_id}' or "
             "trust_modules=True)"
         )

@@ -107,7 +107,7 @@ def play_games(
                     questions.setdefault(id(player), []).append((table, turn))
             for key, turns in questions.items():
                 seen = [turn for _, turn in turns]
-                chosen = asked(rules, "step", partial(players[key].act, seen, rngs[key]))
+                chosen = actions_of(rules, players[key], seen, rngs[key])
                 for (table, turn), action in zip(turns, chosen, strict=True):
                     if turn.acts:
                         table.actions.setdefault(
@@ -140,15 +140,19 @@ class Table:
         self.fixture = fixture
         self.actions: dict[str, Any] = {}
         self._opening = np.random.default_rng(fixture.opening_seed)
-        self._outcome = asked(self.rules, "reset", lambda: self.play.reset(fixture.seed, None))
-        self._returns = dict.fromkeys(fixture.seating, 0.0)
-        self._open = set(fixture.seating)
-        self.length, self.capped = 0, False
         by_player: dict[int, list[str]] = {}
         for agent, player in fixture.seating.items():
             by_player.setdefault(id(player), []).append(agent)
-        for agents in by_player.values():
+        for (
+            agents
+        ) in by_player.values():  # before the reset, since a player may ask the game about its agents
             fixture.seating[agents[0]].begin(self.number, self.game, agents)
+        self._outcome = asked(self.rules, "reset", lambda: self.play.reset(fixture.seed, None))
+        if not self.play.acting:
+            raise EnvironmentFault(f"{self.rules.name} has no agents after reset; let at least one begin")
+        self._returns = dict.fromkeys(fixture.seating, 0.0)
+        self._open = set(fixture.seating)
+        self.length, self.capped = 0, False
         if self.rules.began is not None:
             self.rules.began(self.number, self.game)
 
@@ -163,9 +167,17 @@ class Table:
             if not acts and not (player.watches and agent in self._open):
                 continue
             seen = asked(self.rules, "observe", partial(self.play.observe, agent))
+            if acts and seen is None:
+                raise EnvironmentFault(
+                    f"{self.rules.name} gave agent '{agent}' no observation, although it acts next"
+                )
             turn = Turn(self.number, agent, seen, self._outcome.infos.get(agent) or {}, acts)
             if acts:
                 self._turns.append(turn)
+                if (mask := mask_of(turn)) is not None and not mask.any():
+                    raise EnvironmentFault(
+                        f"{self.rules.name} allows agent '{agent}' no action, although it acts next"
+                    )
                 if opening:
                     self.actions[agent] = self._random_action(turn)
             if not opening or player.watches:
@@ -185,12 +197,15 @@ class Table:
             )
         outcome = self._outcome = asked(self.rules, "step", lambda: self.play.step(self.actions))
         self.length += 1
+        if self.play.acting and self.length in (self.rules.max_steps, self.rules.cap):
+            self.play.break_off(outcome)
         for agent, reward in outcome.rewards.items():
             if not math.isfinite(reward):
                 raise EnvironmentFault(
                     f"{self.rules.name} paid agent '{agent}' {reward}; rewards must be finite"
                 )
-            self._returns[agent] += reward
+            if agent in self._open:  # the rest of the game is not the business of those that ended
+                self._returns[agent] += reward
         self._open -= outcome.ended.keys()
         if self.rules.watch is not None:
             self.rules.watch(Step(self.number, self._turns, dict(self.actions), _of(outcome)))
@@ -213,6 +228,14 @@ class Table:
         """Close the game."""
         if self.game is not None:
             self.game.close()
+
+
+def actions_of(rules: Rules, player: Player, turns: Sequence[Turn], rng: np.random.Generator) -> list[Any]:
+    """Return a player's actions; an error in what the game gave it names the game."""
+    try:
+        return player.act(turns, rng)
+    except InvalidResult as misfit:
+        raise EnvironmentFault(f"{rules.name} {misfit}") from None
 
 
 def asked(rules: Rules, what: str, ask: Callable[[], T]) -> T:

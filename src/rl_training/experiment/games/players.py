@@ -53,7 +53,7 @@ class Player(Protocol):
     """Whether it never chooses an action that a mask forbids, so that the game need not check it."""
 
     def begin(self, table: int, game: Any, agents: Sequence[str]) -> None:
-        """Take the seats of `agents` in a new game at a table."""
+        """Take the seats of `agents` at a table; the game is reset after that."""
 
     def act(self, turns: Sequence[Turn], rng: np.random.Generator) -> list[Any]:
         """Return an action in units of the game for each turn; that of an agent that waits is not used."""
@@ -186,9 +186,10 @@ class _TeamPlayer:
         batch = {key: np.empty((count, *part.shape[1:]), part.dtype) for key, part in scratch.obs.items()}
         masks = None if scratch.mask is None else np.empty((count, scratch.mask.shape[1]), np.bool_)
         for row, (turn, number) in enumerate(turns):
-            obs, mask = tables[turn.table].views.of(turn.agent, turn.observation, turn.info)
-            scratch.write(number, None if obs is None else dict(nested_leaves(obs)))
-            scratch.allow(number, mask if turn.acts else None)
+            views = tables[turn.table].views
+            obs, said = views.of(turn.agent, turn.observation)
+            self._write(number, None if obs is None else dict(nested_leaves(obs)))
+            scratch.allow(number, views.mask(turn.agent, said, turn.info) if turn.acts else None)
             for key, part in scratch.obs.items():
                 batch[key][row] = part[number]
             if masks is not None and scratch.mask is not None:
@@ -203,6 +204,16 @@ class _TeamPlayer:
             self.team.env_action(self.team.seats[number], action)
             for (_, number), action in zip(turns, flat, strict=True)
         ]
+
+    def _write(self, number: int, leaves: dict[str, Any] | None) -> None:
+        try:
+            self._scratch.write(number, leaves)
+        except (KeyError, ValueError, TypeError) as error:
+            seat = self.team.seats[number]
+            raise InvalidResult(
+                f"returned an observation of agent '{seat.name}' that does not fit its space "
+                f"{seat.observation_space}: {error}"
+            ) from None
 
     def _memory(self, turns: Sequence[tuple[Turn, int]], tables: dict[int, _Seated]) -> PolicyState:
         own = [tables[turn.table].memory.get(turn.agent, self._fresh) for turn, _ in turns]
@@ -244,7 +255,7 @@ def mask_of(turn: Turn) -> Array | None:
 def allowed_actions(space: spaces.Discrete, mask: Array | None) -> list[int]:
     """Return the allowed actions of a Discrete space, in units of the game."""
     count = int(space.n)
-    found = np.arange(count) if mask is None or not mask.any() else np.flatnonzero(mask)
+    found = np.arange(count) if mask is None else np.flatnonzero(mask)
     return [int(each) + int(space.start) for each in found]
 
 

@@ -56,10 +56,10 @@ def _returns(run_dir: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     """Return the rows of metrics that have a training return, and the evaluations."""
     rows = read_rows(run_dir / "metrics.jsonl", is_metrics_row)
     rows = [row for row in rows if row.get("rollout/ep_rew_mean") is not None]
-    return _thinned(rows), _thinned(read_rows(run_dir / "evaluations.jsonl", is_evaluation))
+    return thinned(rows), thinned(read_rows(run_dir / "evaluations.jsonl", is_evaluation))
 
 
-def _thinned(rows: list[dict[str, Any]], limit: int = MAX_POINTS) -> list[dict[str, Any]]:
+def thinned(rows: list[dict[str, Any]], limit: int = MAX_POINTS) -> list[dict[str, Any]]:
     """Return at most `limit` of the rows, at equal distances."""
     return rows[:: -(-len(rows) // limit)] if rows else rows
 
@@ -79,7 +79,7 @@ def _figure(rows: list[dict[str, Any]], evaluations: list[dict[str, Any]], title
         )  # fmt: skip
     if evaluations:
         steps = [clock_of(row) for row in evaluations]
-        for row in _thinned(evaluations, MAX_DOTTED):
+        for row in thinned(evaluations, MAX_DOTTED):
             axes.plot(
                 [clock_of(row)] * len(row["returns"]), row["returns"], ".", color="tab:blue", alpha=0.25, ms=4
             )

@@ -96,6 +96,15 @@ def test_the_refusal_says_what_would_be_imported_and_how_to_allow_it():
     Permission("RUN", granted=False).refuse_env("CartPole-v1")
 
 
+def test_a_game_of_an_unknown_package_is_refused_even_if_it_is_imported() -> None:
+    """Its function would be called with arguments of the checkpoint."""
+    permission = Permission("RUN", granted=False)
+    permission.refuse_env("pettingzoo://classic/connect_four_v3")
+    with pytest.raises(UserError, match=r"would import the module 'os'.*--env-id pettingzoo://os/path"):
+        permission.refuse_env("pettingzoo://os/path")
+    Permission("RUN", granted=False, given=frozenset({"env_id"})).refuse_env("pettingzoo://os/path")
+
+
 @pytest.mark.parametrize(
     ("name", "harmless"),
     [
@@ -110,6 +119,10 @@ def test_the_refusal_says_what_would_be_imported_and_how_to_allow_it():
         ("rl_training.cli.__main__:Env-v0", False),
         ("rl_training.nowhere:Env-v0", False),
         ("no_such_module:Env-v0", False),
+        ("pettingzoo://classic/connect_four_v3", True),
+        ("pettingzoo://mpe2/simple_spread_v3", True),
+        ("pettingzoo://strangers/simple_spread_v3", False),
+        ("pettingzoo://classic.theirs/simple_spread_v3", False),
     ],
 )
 def test_which_modules_may_be_imported_for_anybody(name: str, harmless: bool, monkeypatch) -> None:

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rl_training.config import TrainConfig
 from rl_training.core.errors import EnvironmentFault, RunFault
 from rl_training.experiment.games.judging import generators, judge, rules_of, summary_of
 from rl_training.experiment.games.matches import Fixture, Rules, play_games, results_of
 from rl_training.experiment.games.players import FunctionPlayer, RandomPlayer, random_action
+from support.games import JointGame, TurnGame, play_at_once, play_in_turns, plots
 
 boards = pytest.importorskip("support.boards")
 NIM = {"first": ("first",), "second": ("second",)}
@@ -78,6 +81,21 @@ def test_a_game_with_three_agents():
 )
 def test_results_of_sides(returns, expected):
     assert results_of({"team": ("a", "b"), "c": ("c",)}, returns) == expected
+
+
+def test_agents_that_ended_are_paid_no_more():
+    class Generous(boards.Bids):
+        def step(self, actions):
+            seen, rewards, over, alive, infos = super().step(actions)
+            if self.round == 1:
+                over = over | {"a": True}
+                self.agents = ["b", "c"]
+            return seen, rewards | {"a": 100.0}, over, alive, infos
+
+    player = function("highest_bid")
+    fixture = Fixture(dict.fromkeys("abc", player), 0)
+    (game,) = play_games(Rules(Generous, BIDS), [fixture], generators([player], 0))
+    assert game.returns == {"a": 100.0, "b": 4.0, "c": 4.0}
 
 
 def test_random_openings_are_random_seeded_and_only_at_the_start():
@@ -157,9 +175,35 @@ def test_faults_of_games_name_them():
             seen, _, *rest = super().last(observe)
             return seen, float("nan"), *rest
 
-    for game, sentence in ((Bad, "raised ValueError in step: lost a stone"), (Infinite, "paid agent .* nan")):
+    class Strict(boards.Nim):
+        def observe(self, agent):
+            return super().observe(agent) | {"action_mask": np.zeros(2, np.int8)}
+
+    for game, sentence in (
+        (Bad, "raised ValueError in step: lost a stone"),
+        (Infinite, "paid agent .* nan"),
+        (Strict, "allows agent 'first' no action, although it acts next"),
+    ):
         with pytest.raises(EnvironmentFault, match=sentence):
             judge(Rules(game, NIM, name="game 'nim'"), RandomPlayer(), RandomPlayer(), games=1, seed=1)
+
+
+@given(plots(), st.integers(0, 99), st.booleans())
+def test_returns_are_those_of_the_games_own_loop(plot, seed, in_turns):
+    """Agents that die, come late and wait: the same actions in the loop of PettingZoo's documentation pay the same."""
+    build, loop = (TurnGame, play_in_turns) if in_turns else (JointGame, play_at_once)
+    game, player = build(plot), RandomPlayer()
+    sides = {agent: (agent,) for agent in plot.agents}
+    done = []
+    rules = Rules(lambda: game, sides, watch=done.append)
+    fixture = Fixture(dict.fromkeys(plot.agents, player), seed)
+    (played,) = play_games(rules, [fixture], generators([player], seed))
+    acted = {agent: [step.actions[agent] for step in done if agent in step.actions] for agent in plot.agents}
+    stories = loop(build(plot), seed, lambda agent: acted[agent].pop(0))
+    assert played.returns == pytest.approx(
+        {agent: sum(deed.paid for deed in story.deeds) + story.before for agent, story in stories.items()}
+    )
+    assert not any(acted.values())
 
 
 def test_rebuilt_games():
@@ -189,7 +233,6 @@ def test_random_actions_obey_masks_and_spaces():
         random_action(spaces.Discrete(5, start=3), np.array([0, 1, 0, 1, 1], bool), rng) for _ in range(99)
     }
     assert drawn == {4, 6, 7}
-    assert {random_action(spaces.Discrete(2), np.zeros(2, bool), rng) for _ in range(30)} == {0, 1}
     for space in (
         spaces.Box(-1, 1, (2,), np.float32),
         spaces.Box(0, 3, (2,), np.int64),
