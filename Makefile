@@ -109,6 +109,12 @@ peers-scale: $(VENV)/.installed-dev .venv-sample-factory/.installed .venv-rllib/
 offline-peer: $(VENV)/.installed-dev .venv-d3rlpy/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/offline_peer.py --data $(DATA) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(UPDATES),--updates $(UPDATES))
 
+# IPPO and MAPPO of ours and of BenchMARL in the same games; continues where it was interrupted; writes
+# results/games_peer.md
+.PHONY: games-peer
+games-peer: $(VENV)/.installed-dev .venv-benchmarl/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/games_peer.py
+
 # torch must come first and stay, or a build for GPUs is fetched
 .venv-%/.installed: benchmarks/peer_runners/%.txt
 	@echo "Installing into .venv-$* (a few minutes the first time)"
@@ -258,4 +264,4 @@ $(FOREIGN)/.installed: pyproject.toml constraints.txt scripts/chaos_foreign_requ
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) $(GAMES) .venv-sample-factory .venv-rllib runs
+	rm -rf $(VENV) $(BENCH_VENV) $(WORLD) $(EXTRAS) $(CLUSTER) $(FOREIGN) $(GAMES) .venv-sample-factory .venv-rllib .venv-benchmarl runs

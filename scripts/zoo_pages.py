@@ -36,6 +36,7 @@ TITLES = {
     "memory": "Tasks that need memory",
     "masked": "Tasks with action masks",
     "offline": "Learning from a dataset",
+    "agents": "Games with several agents",
 }
 HEAD = """# Zoo
 

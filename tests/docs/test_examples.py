@@ -22,6 +22,7 @@ PAGES = [
     "README.md",
     "docs/custom-losses.md",
     "docs/datasets.md",
+    "docs/games.md",
     "docs/logging.md",
     "docs/masks.md",
     "docs/memory.md",

@@ -34,7 +34,7 @@ class MAPPOConfig(PPOConfig):
     learning_rate: float = 5e-4
     """Learning rate at the start."""
     batch_size: int = 128
-    """Minibatch size; at most num_steps * num_envs."""
+    """Minibatch size; at most num_steps * num_envs, times the agents of a game that share the policy."""
     update_epochs: int = 5
     """Number of epochs over each rollout."""
     ent_coef: float = 0.01

@@ -41,7 +41,7 @@ class PPOConfig(ActorCriticConfig):
     """Settings of PPO."""
 
     batch_size: int = 64
-    """Minibatch size; at most num_steps * num_envs."""
+    """Minibatch size; at most num_steps * num_envs, times the agents of a game that share the policy."""
     update_epochs: int = 10
     """Number of epochs over each rollout."""
     clip_coef: float = 0.2
@@ -64,19 +64,25 @@ class PPOConfig(ActorCriticConfig):
         return f"use a batch_size of 2 or more that divides num_steps * num_envs ({rows})"
 
     def problems(self, num_envs: int) -> list[str]:
-        rows = self.num_steps * num_envs
         found = [
             *super().problems(num_envs),
             *self.not_positive("batch_size", "update_epochs", "clip_coef"),
         ]
         if self.target_kl is not None:
             found += self.not_positive("target_kl")
-        if self.num_steps >= 1 and num_envs >= 1 and self.batch_size > rows:
-            found.append(
-                f"batch_size is {self.batch_size}, but a rollout has only num_steps * num_envs = "
-                f"{self.num_steps} * {num_envs} = {rows} rows; use batch_size <= {rows} or longer rollouts"
-            )
-        return found
+        return found + self.rollout_problems(num_envs)
+
+    def rollout_problems(self, num_envs: int, agents: int = 1) -> list[str]:
+        rows = self.num_steps * num_envs * agents
+        if min(self.num_steps, num_envs) < 1 or self.batch_size <= rows:
+            return []
+        names, numbers = "num_steps * num_envs", f"{self.num_steps} * {num_envs}"
+        if agents > 1:
+            names, numbers = f"{names} * agents", f"{numbers} * {agents}"
+        return [
+            f"batch_size is {self.batch_size}, but a rollout has only {names} = {numbers} = {rows} rows; use "
+            f"batch_size <= {rows} or longer rollouts"
+        ]
 
 
 def ppo_loss(

@@ -44,6 +44,8 @@ OF_GAMES = (
     "eval_against",
 )  # fmt: skip
 """Settings of games with several agents."""
+GAMES = "pettingzoo://"
+"""The beginning of every env_id that names a game with several agents."""
 OF_COLLECTING = ("env_groups", "lag", "max_policy_lag", "max_restarts")
 """Settings of runs that collect experience, which are probably mistakes where a dataset is all there is."""
 TAKES_CRITIC_OBS = "ppo, a2c, recurrent_ppo or mappo"
@@ -89,6 +91,10 @@ class AlgorithmConfig(CheckedConfig):
 
     def problems(self, num_envs: int) -> list[str]:
         """Return one message per invalid setting, with key, value and remedy."""
+        return []
+
+    def rollout_problems(self, num_envs: int, agents: int = 1) -> list[str]:
+        """Return the problems that depend on the rows of a rollout; `agents` of a game share the policy."""
         return []
 
     def probable_mistakes(self, total_timesteps: int, num_envs: int) -> list[str]:
@@ -333,7 +339,11 @@ class TrainConfig(CheckedConfig):
         for name, value in asdict(self.algorithm).items() if ":" in self.algo else ():
             if not is_plain(plain(value)):
                 found.append(f"{name} is {value!r}, which cannot be saved; use {PLAIN}")
-        return found + self.algorithm.problems(self.num_envs)
+        own = self.algorithm.problems(self.num_envs)
+        if self.env_id.startswith(GAMES):  # how many agents share a policy is known when the run is built
+            of_rollouts = self.algorithm.rollout_problems(self.num_envs)
+            own = [problem for problem in own if problem not in of_rollouts]
+        return found + own
 
     def _dataset_problems(self) -> list[str]:
         found = [*self.not_positive("total_updates"), *self.outside("held_out_fraction", 0, 0.5)]

@@ -26,7 +26,7 @@ class TurnWindow(NStepWindow):
         self._given: list[str] = []
 
     def begin(self, values: dict[str, Array]) -> None:
-        """Copy the fields [N, ...] of the next actions; only the outcome tells which of them are used."""
+        """Copy the fields [N, ...] of the next actions; only the outcome shows which of them are used."""
         for name, value in values.items():
             self._begun[name][...] = value
         self._given = list(values)

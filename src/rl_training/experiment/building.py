@@ -196,6 +196,8 @@ def refuse_task(algorithm: type[Algorithm], config: TrainConfig, spec: EnvSpec) 
         _refuse_opponents(config, spec.game)
     for team in spec.game.teams:
         refuse_actions(algorithm, team.action_space)
+        if problems := config.algorithm.rollout_problems(config.num_envs, len(team.seats)):
+            raise UserError("; ".join(problems))
 
 
 def _refuse_opponents(config: TrainConfig, game: Game) -> None:

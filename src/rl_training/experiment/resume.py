@@ -86,9 +86,7 @@ def resume(
             checkpoint = _to_continue(run_dir, checkpoint, config, previous, bool(extension), home)
         with open_collecting(config, given, console, dataset, resumed=True) as (engine, placement):
             run = Run(config, given, callbacks, console, placement.config, dataset=dataset)
-            run.opponent = evaluation_opponent(
-                config, engine.spec, factory, run_dir=run_dir, trust_modules=trust_modules
-            )
+            run.opponent = evaluation_opponent(config, engine.spec, factory, run_dir, trust_modules)
             start = checkpoint or _first_checkpoint(run, source, run_dir, trust)
             record = source.started_from if isinstance(source, Origin) else None
             start = run.build_parts(

@@ -75,10 +75,9 @@ def train(
         config = _settled(config, given, dataset, checkpoint or learned, console.notice)
         engine, placement = stack.enter_context(open_collecting(config, given, console, dataset))
         _show_notices(config, engine, console)
-        if start_from is None:  # otherwise the run that it continues has printed them
-            _show_remarks(config, given, console)
+        _show_remarks(config, given, console, continues=start_from is not None)
         run = Run(config, given, callbacks, console, placement.config, dataset=dataset)
-        run.opponent = evaluation_opponent(config, engine.spec, factory, trust_modules=trust_modules)
+        run.opponent = evaluation_opponent(config, engine.spec, factory, None, trust_modules)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)
         reading.close()  # the replay data is in memory now
         # last, so that bad input leaves no folder
@@ -106,8 +105,9 @@ def _settled(
     return settle_rebuilding(_resolve_masks(config, given, source, notice), given.factory, notice)
 
 
-def _show_remarks(config: TrainConfig, given: UserObjects, console: Console) -> None:
-    if console.shows_notices and given.has_env(config):
+def _show_remarks(config: TrainConfig, given: UserObjects, console: Console, *, continues: bool) -> None:
+    """Show what is worth knowing about the environment; the run that this one continues has shown it."""
+    if not continues and console.shows_notices and given.has_env(config):
         for remark in environment_remarks(config, given.factory):
             console.notice(f"environment '{config.env_id}': {remark}")
 

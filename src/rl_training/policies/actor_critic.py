@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_training.core.errors import UserError
 from rl_training.core.spaces.layout import action_layout, space_text
 from rl_training.core.spaces.masks import split_mask
-from rl_training.core.spaces.stored import split_critic, with_critic
+from rl_training.core.spaces.stored import split_critic
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved, tensors_of
 from rl_training.models.critic_entries import CriticEntries
 from rl_training.models.encoded_network import (
@@ -141,14 +141,6 @@ class ActorCriticPolicy(NetworkPolicy):
                 f"use_sde is true, but action space {space_text(space)} is not continuous; set it to false"
             )
         return StateDependentHead(self.action_shape[0], num_features, log_std_init)
-
-    def inputs_of(self, obs: Obs) -> Obs:
-        """Return the network's inputs; those of the critic alone are reserved entries, if `obs` has them."""
-        if self.entries is None:
-            return super().inputs_of(obs)
-        seen, entries = split_critic(obs)
-        inputs = super().inputs_of(seen)
-        return inputs if entries is None else with_critic(inputs, self.entries.inputs_of(entries))
 
     def run(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return action parameters [B, P] and values [B], with gradients; `obs` comes from `prepare`."""

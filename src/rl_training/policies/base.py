@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_training.core.errors import RunFault, UserError
 from rl_training.core.spaces.layout import space_text
-from rl_training.core.spaces.stored import split_critic
+from rl_training.core.spaces.stored import split_critic, with_critic
 from rl_training.core.types import Array, EnvSpec, Obs, ObsArray, PolicyState, moved, tensors_of
 from rl_training.models.critic_entries import CriticEntries
 from rl_training.models.encoded_network import Encoded, layers_after_encoder
@@ -103,11 +103,20 @@ class NetworkPolicy(nn.Module):
         return self.inputs_of(obs)
 
     def inputs_of(self, obs: Obs) -> Obs:
-        """Like `prepare`, for callers that have disabled gradients."""
+        """Like `prepare`, for callers that have disabled gradients.
+
+        What only a critic reads stays in reserved entries, if `obs` has it.
+        """
+        extra = None
+        if self.entries is not None:
+            obs, extra = split_critic(obs)
         vector = self.inputs.vector(obs)
         if self.normalizer is not None:
             vector = self.normalizer(vector)
-        return vector if self.encoding.encoder is None else self.inputs.arranged(vector, obs)
+        inputs = vector if self.encoding.encoder is None else self.inputs.arranged(vector, obs)
+        if self.entries is None or extra is None:
+            return inputs
+        return with_critic(inputs, self.entries.inputs_of(extra))
 
     @torch.no_grad()
     def observe(self, obs: Obs, valid: Tensor | None = None) -> None:

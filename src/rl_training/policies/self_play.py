@@ -46,8 +46,8 @@ class SelfPlayExplorer:
     """Lets an explorer play one seat of each game, and snapshots of its policy the others.
 
     Rows [N] are ordered by seat, then by game. Seats and opponents are drawn when a game begins. A snapshot is taken
-    before the first step and whenever a multiple of `update_every` timesteps is crossed; a game that has begun goes on
-    with its opponent. Rows of opponents are no transitions: they are set to be not valid before anything is recorded
+    before the first step and whenever a multiple of `update_every` timesteps is crossed; a game that has begun keeps
+    its opponent. Rows of opponents are no transitions: they are set to be not valid before anything is recorded
     or counted, and `played` keeps that their actions were used.
     """
 
@@ -77,7 +77,7 @@ class SelfPlayExplorer:
         """The rows of each snapshot that plays, by its number."""
         self._crossed = -1
         self._returns, self._ended = np.zeros(rows, np.float64), np.zeros(rows, np.bool_)
-        self._played = np.zeros(rows, np.bool_)
+        self._played, self._acts = np.zeros(rows, np.bool_), np.ones(rows, np.bool_)
         self._memory = RunningMemory(policy, rows)
         """Of the opponents; that of the learner is the explorer's."""
 
@@ -90,7 +90,12 @@ class SelfPlayExplorer:
         if self.opponents[0] < 0:
             self._draw(np.arange(len(self.opponents)))
         self.explorer.act(obs, acted, progress)
-        for number, rows in self._rows_of:
+        has_memory = bool(self._memory.parts)
+        for number, all_rows in self._rows_of:
+            # a memory also sees what happens while its row waits
+            rows = all_rows if has_memory else all_rows[self._acts[all_rows]]
+            if not len(rows):
+                continue
             state = tuple(part[rows] for part in self._memory.parts)
             policy = self._policies.of(number)
             action, after = policy.act(take_rows(obs, rows), state, deterministic=False, rng=self.rng)
@@ -106,6 +111,8 @@ class SelfPlayExplorer:
         step.played = self._played
         step.valid[self.is_opponent] = False
         step.num_valid = int(step.valid.sum())
+        if step.acts is not None:
+            self._acts[:] = step.acts
         self._returns += step.reward
         if step.any_ended:
             self._ended |= step.ended
@@ -125,6 +132,7 @@ class SelfPlayExplorer:
         self._memory.restart(list(rows))
         self._returns[list(rows)] = 0.0
         self._ended[list(rows)] = False
+        self._acts[list(rows)] = True  # who begins the next game is not known yet
 
     def metrics(self) -> dict[str, float]:
         """Return the win rates and ratings of the pool."""
@@ -175,12 +183,13 @@ class SelfPlayExplorer:
             "opponents": self.opponents.tolist(),
             "returns": self._returns.tolist(),
             "ended": self._ended.tolist(),
+            "acts": self._acts.tolist(),
             "memory": self._memory.state_dict() if self._memory.parts else {},
         }
         return {**self.explorer.state_dict(), "self_play": own}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore it; a state without opponents has only the explorer's, and other numbers of games begin anew."""
+        """Restore it; a state without opponents has only the explorer's, and other numbers of games begin again."""
         self.explorer.load_state_dict(state)
         if "self_play" not in state:
             return
@@ -196,7 +205,7 @@ class SelfPlayExplorer:
         if len(own["seats"]) != len(self.seats):
             return
         self.seats[:], self.opponents[:] = own["seats"], own["opponents"]
-        self._returns[:], self._ended[:] = own["returns"], own["ended"]
+        self._returns[:], self._ended[:], self._acts[:] = own["returns"], own["ended"], own["acts"]
         if self._memory.parts:
             self._memory.load_state_dict(own["memory"])
         if self.opponents[0] >= 0:

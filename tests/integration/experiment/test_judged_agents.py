@@ -1,6 +1,7 @@
 """Agents judged by games: `evaluate(against=...)`, `eval --against`, and `eval_against` during training."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -18,6 +19,7 @@ from rl_training.experiment.games.opponents import agent_player
 from rl_training.experiment.resume import resume
 from rl_training.experiment.start import train
 from support.callbacks import StopAtCollect
+from support.games import JointGame, Plot, Role, TurnGame
 
 boards = pytest.importorskip("support.boards")
 COUNTS = ("wins", "draws", "losses", "num_games")
@@ -66,7 +68,8 @@ def test_evaluate_against_everything(trained):
             # a game is won or lost by one point
             assert own["returns"][seat] == own["mean_reward"] == (own["wins"] - own["losses"]) / 10
         assert found["wins"] == sum(own["wins"] for own in found["seats"].values())
-    assert found["against"] == "this agent" or "step_64" in found["against"]
+    assert found["against"].startswith("checkpoint")
+    assert "step_64" in found["against"]
     one = model.evaluate(against="random", games=20, seats="second")
     assert set(one["seats"]) == {"second"}
     assert one["num_games"] == 20
@@ -80,6 +83,45 @@ def test_games_against_itself_are_the_evaluators_games(trained):
         judged = model.evaluate(against="self", games=4)
         assert judged["mean_ep_length"] == plain["mean_ep_length"]
         assert judged["seats"]["first"]["returns"]["first"] == plain["mean_reward/first"]
+
+
+@pytest.mark.parametrize("kind", [TurnGame, JointGame])
+@pytest.mark.parametrize("masks", ["", "info"])
+@pytest.mark.parametrize("limit", [None, 2])
+def test_a_game_is_that_of_an_evaluation(trained, kind, masks, limit):
+    """It begins as its seed says, although the game was asked for its masks; a limit pays what is owed."""
+    plot = Plot((Role(masks=masks), Role(masks=masks)), order=(0, 1))
+
+    def plotted(**kwargs):
+        return kind(plot)
+
+    model = PPO.load(trained(plotted, max_episode_steps=limit), env=plotted)
+    plain = model.evaluate(num_episodes=1)
+    judged = model.evaluate(against="self", games=1)
+    for agent, paid in judged["seats"]["agent_0"]["returns"].items():
+        assert plain[f"mean_reward/{agent}"] == paid
+    assert plain["mean_ep_length"] == judged["mean_ep_length"]
+
+
+def test_a_policy_without_masks_may_lose_by_a_forbidden_move(tmp_path, caplog):
+    """The game then ends at once, as in training."""
+    pytest.importorskip("pygame")
+    config = settings(tmp_path, env_id="pettingzoo://classic/tictactoe_v3", use_action_masks="off")
+    model = PPO.load(train(config).run_dir)
+    caplog.clear()
+    found = model.evaluate(against="random", games=20)
+    assert "Illegal move made" in caplog.text
+    assert found["losses"] > 0
+    assert found["num_games"] == 20
+
+
+def test_the_console_shows_games_won(tmp_path, cli):
+    path = tmp_path / "config.yaml"
+    path.write_text(settings(tmp_path, eval_against="support.boards:coin_nim").to_yaml(), encoding="utf-8")
+    done = cli("train", "--config", path, "--env-factory", "support.boards:nim")
+    assert done.code == 0, done.err
+    assert "of the games won" in done.out
+    assert re.search(r"evaluation \S+ ± \S+  won \d+%, drawn 0%", done.out)
 
 
 def test_memory_is_that_of_training(trained):

@@ -210,8 +210,9 @@ class TestSnapshots:
         assert len(run.play.pool.members) == 1
         assert run.play.pool.snapshots[run.play.pool.members[0]].timesteps > run.progress.timesteps - 100
 
-    def test_opponents_are_the_snapshot_and_not_the_live_policy(self, playing):
-        run = playing("throws", opponent_update_every=10**6)
+    @pytest.mark.parametrize("game", ["throws", "race"])
+    def test_opponents_are_the_snapshot_and_not_the_live_policy(self, playing, game):
+        run = playing(game, opponent_update_every=10**6, num_envs=24)
         run.collect()
         act = run.play.act
         state = run.sampler.state_dict()["explorer"]
@@ -229,14 +230,23 @@ class TestSnapshots:
             for parameter in run.parts.actor.policy.parameters():
                 parameter.copy_(torch.randn_like(parameter) * 5)
         second, mine = chosen(), ~run.play.is_opponent
-        assert (first[~mine] == second[~mine]).all()
+        theirs = run.play.is_opponent & run.sampler.stepper.out.acts
+        assert theirs.sum() > 5
+        assert (first[theirs] == second[theirs]).all()
         assert (first[mine] != second[mine]).any()
         # and they follow the snapshot
         for policy, _ in run.play._policies._playing.values():
             with torch.no_grad():
                 for parameter in policy.parameters():
                     parameter.copy_(torch.randn_like(parameter) * 5)
-        assert (chosen()[~mine] != first[~mine]).any()
+        assert (chosen()[theirs] != first[theirs]).any()
+
+    def test_opponents_sample_their_actions(self, playing):
+        run = playing("throws", num_envs=24)
+        run.collect(1)
+        (first,) = run.steps
+        assert len(np.unique(first["obs"], axis=0)) == 1
+        assert set(first["action"][first["is_opponent"]].tolist()) == {0, 1, 2}
 
     def test_a_game_keeps_its_opponent(self, playing):
         run = playing("race", opponent_update_every=20, opponent_pool_size=2)
@@ -350,7 +360,7 @@ def config_of(tiny: Any, name: str, **changes: Any) -> tuple[Any, Any]:
 
 class TestRuns:
     @pytest.mark.parametrize("name", RUNS)
-    @pytest.mark.parametrize("pause", [20, 100, 170])
+    @pytest.mark.parametrize("pause", [20, 170])
     def test_resumes_to_the_same_bytes(self, tiny, rows, name, pause):
         config, factory = config_of(tiny, name)
         ours = train(config, factory=factory).run_dir

@@ -4,9 +4,10 @@ import importlib
 from pkgutil import iter_modules
 from typing import Any
 
+from rl_training.config.train_config import GAMES
 from rl_training.core.errors import UserError, did_you_mean, reason
 
-PREFIX = "pettingzoo://"
+PREFIX = GAMES
 FAMILIES = ("classic", "butterfly", "sisl", "atari", "mpe2")
 """Families whose packages are known: their ids import nothing else."""
 EXTRA = "pip install 'rl-training[agents]'"

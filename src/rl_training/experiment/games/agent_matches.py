@@ -7,7 +7,8 @@ from rl_training.core.seeding import evaluation_generators
 from rl_training.envs.factory import EnvFactory
 from rl_training.experiment.agent import Agent
 from rl_training.experiment.games.judging import ALL, check_players, judge, rules_of, summary_of
-from rl_training.experiment.games.opponents import SELF, agent_player, find_player, sides_of
+from rl_training.experiment.games.opponents import SELF, agent_player, find_player, game_of, sides_of
+from rl_training.experiment.games.players import Player
 
 DEFAULT_GAMES = 200
 
@@ -29,10 +30,7 @@ def evaluate_against(
     model. `seats` are all in turn, or one: the name of an agent, or where several policies play, of a policy. The first
     `random_openings` steps of each game are random.
     """
-    if agent.spec.game is None:
-        raise UserError(
-            f"{agent.name} plays '{agent.config.env_id}', which has a single agent: against nobody"
-        )
+    sides = sides_of(game_of(agent))
     if games < 1:
         raise UserError(f"games is {games}; use 1 or more")
     if random_openings < 0:
@@ -40,13 +38,11 @@ def evaluate_against(
     config, factory = agent.environment(env)
     greedy = config.eval_deterministic if deterministic is None else deterministic
     player = agent_player(agent, agent.name, deterministic=greedy)
-    if isinstance(against, str) and against == SELF:
-        opponent: Any = agent_player(agent, SELF, deterministic=greedy)
-    else:
+    opponent: Player = player
+    if against != SELF:
         opponent = find_player(
             against, config, what="against", deterministic=greedy, trust_modules=trust_modules
         )
-    sides = sides_of(player.game)
     rules = rules_of(config, factory, sides)
     with evaluation_generators(config.seed):
         check_players(rules, [player, opponent])
@@ -60,7 +56,7 @@ def evaluate_against(
         random_openings=random_openings,
     )
     return {
-        "against": opponent.name,
+        "against": SELF if opponent is player else opponent.name,
         "deterministic": greedy,
         "random_openings": random_openings,
     } | summary_of(judged, sides)

@@ -78,14 +78,13 @@ def evaluation_opponent(
     config: TrainConfig,
     spec: EnvSpec,
     factory: EnvFactory | None,
-    *,
-    run_dir: Path | None = None,
-    trust_modules: bool = False,
+    run_dir: Path | None,
+    trusted: bool,
 ) -> EvaluationOpponent | None:
     """Return who plays against the learner in evaluations; None if it plays with itself, or there is no game.
 
-    The copy of an agent in `run_dir` takes precedence over the run that the config names. The caller has checked that a
-    function that the config names may be imported.
+    The copy of an agent in `run_dir` takes precedence over the run that the config names, which may import its own
+    modules if it is `trusted`. The caller has checked that a function that the config names may be imported.
     """
     if spec.game is None or (name := opponent_name(config)) == SELF:
         return None
@@ -97,10 +96,10 @@ def evaluation_opponent(
     if name == RANDOM or is_function_name(name):
         return EvaluationOpponent(find_player(name, config, what=SETTING, deterministic=greedy))
     if run_dir is not None and (run_dir / FOLDER).is_dir():
-        agent = load_agent(run_dir / FOLDER, trust_modules=trust_modules, probe=False)
+        agent = load_agent(run_dir / FOLDER, trust_modules=trusted, probe=False)
         refuse_other_game(agent, config, SETTING)
     else:
-        agent = opponent_agent(name, config, what=SETTING, trust_modules=trust_modules)
+        agent = opponent_agent(name, config, what=SETTING, trust_modules=trusted)
     player = agent_player(agent, name, deterministic=greedy)
     with evaluation_generators(config.seed):
         check_players(rules_of(config, factory, sides_of(spec.game)), [player])

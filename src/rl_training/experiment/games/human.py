@@ -23,8 +23,8 @@ from rl_training.experiment.agent import Agent
 from rl_training.experiment.games.boards import render_mode_for, shown_by
 from rl_training.experiment.games.game_records import GameWriter
 from rl_training.experiment.games.judging import check_players, rules_of
-from rl_training.experiment.games.matches import Fixture, Table, actions_of, asked
-from rl_training.experiment.games.opponents import agent_player
+from rl_training.experiment.games.matches import Fixture, PlayedGame, Result, Table, actions_of, asked
+from rl_training.experiment.games.opponents import agent_player, game_of
 from rl_training.experiment.games.players import Player, Turn, allowed_actions, mask_of
 
 QUIT = ("q", "quit", "exit")
@@ -97,11 +97,7 @@ def play_against(
 
     Without a `seat` the person takes all seats in turn. `record` is a folder for the games that were finished.
     """
-    if agent.spec.game is None:
-        raise UserError(
-            f"{agent.name} plays '{agent.config.env_id}', which has a single agent: against nobody"
-        )
-    agents = agent.spec.game.agents
+    agents = game_of(agent).agents
     if seat is not None and seat not in agents:
         raise UserError(f"seat is '{seat}'{did_you_mean(seat, agents)}; use one of {', '.join(agents)}")
     config, factory = agent.environment(env)
@@ -110,53 +106,62 @@ def play_against(
         mode = _checked(make_game(config, factory=factory), seats, config.env_id)
         rules = rules_of(config, factory, {name: (name,) for name in agents}, render_mode=mode)
         player = agent_player(agent, agent.name, deterministic=not sampled)
-        human = Human(terminal, config.env_id)
         check_players(rules, [player])
         _check_shown(rules.build(), seats, config.env_id)
         writer = None if record is None else GameWriter(record, config.env_id)
         if writer is not None:
             rules.began, rules.watch = writer.begin, writer.watch
-        table = Table(rules, 0, watching=player.watches)
-        rng, counts = numpy_generator(seed, MATCH_PLAYERS), {"win": 0, "draw": 0, "loss": 0}
-        number = 0
+        session = _Session(Human(terminal, config.env_id), player, Table(rules, 0, watching=player.watches))
+        counts, number = {"win": 0, "draw": 0, "loss": 0}, 0
         try:
             while True:
-                own = seats[number % len(seats)]
-                seating: dict[str, Player] = {name: human if name == own else player for name in agents}
-                terminal.say(f"\nGame {number + 1}: you are {own}.")
-                table.begin(Fixture(seating, episode_seed(seed, 0, number, EVALUATION_EPISODES)))
-                _play(table, human, terminal, rng)
-                result = table.played().results[own]
+                terminal.say(f"\nGame {number + 1}: you are {seats[number % len(seats)]}.")
+                played, result = session.play(seats[number % len(seats)], seed, number)
                 counts[result] += 1
                 if writer is not None:
-                    writer.finish(table.played())
-                last = asked(rules, "observe", partial(table.play.observe, own, last=True))
-                if last is not None:
-                    terminal.say("\n" + human.board(own, last))
-                terminal.say({"win": "You won.", "draw": "A draw.", "loss": "You lost."}[result])
+                    writer.finish(played)
                 number += 1
                 terminal.answer("Enter for another game, q to quit: ")
         except Quit:
             return counts
         finally:
-            table.close()
+            session.table.close()
 
 
-def _play(table: Table, human: Human, terminal: Terminal, rng: np.random.Generator) -> None:
-    """Play a game to its end."""
-    while not table.over:
-        told = []
+class _Session:
+    """A person and an agent at a table."""
+
+    def __init__(self, human: Human, player: Player, table: Table) -> None:
+        self.human, self.player, self.table = human, player, table
+
+    def play(self, seat: str, seed: int, number: int) -> tuple[PlayedGame, Result]:
+        """Play a game, show how it ended, and return it with the person's result."""
+        human, table, terminal = self.human, self.table, self.human.terminal
+        agents = [agent for side in table.rules.sides.values() for agent in side]
+        seating = {agent: human if agent == seat else self.player for agent in agents}
+        table.begin(Fixture(seating, episode_seed(seed, 0, number, EVALUATION_EPISODES)))
+        rng = numpy_generator(seed, MATCH_PLAYERS, number)
+        while not table.over:
+            self._step(rng)
+        played = table.played()
+        last = asked(table.rules, "observe", partial(table.play.observe, seat, last=True))
+        if last is not None:
+            terminal.say("\n" + human.board(seat, last))
+        terminal.say({"win": "You won.", "draw": "A draw.", "loss": "You lost."}[played.results[seat]])
+        return played, played.results[seat]
+
+    def _step(self, rng: np.random.Generator) -> None:
+        """Play a step, and show what the agents did."""
+        table, done = self.table, []
         for player, turn in table.turns():
-            if player is human:
-                table.actions[turn.agent] = human.act([turn], rng)[0]
-                continue
             action = actions_of(table.rules, player, [turn], rng)[0]
             if turn.acts:
                 table.actions[turn.agent] = action
-                told.append(f"{turn.agent} plays {action}")
+            if turn.acts and player is not self.human:
+                done.append(f"{turn.agent} plays {action}")
         table.step()
-        for line in told:
-            terminal.say(line)
+        for line in done:
+            self.human.terminal.say(line)
 
 
 def _checked(game: Any, seats: Sequence[str], env_id: str) -> str | None:

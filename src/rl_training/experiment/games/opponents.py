@@ -33,11 +33,18 @@ def function_player(name: str, what: str) -> Player:
     return FunctionPlayer(found, name)
 
 
+def game_of(agent: Agent) -> Game:
+    """Return the game that an agent plays; raise an error if it plays alone."""
+    if agent.spec.game is None:
+        raise UserError(
+            f"{agent.name} plays '{agent.config.env_id}', which has a single agent: against nobody"
+        )
+    return agent.spec.game
+
+
 def agent_player(agent: Agent, name: str, *, deterministic: bool) -> PolicyPlayer:
     """Return a player with the policy of an agent."""
-    if agent.spec.game is None:
-        raise UserError(f"{agent.name} was trained in '{agent.config.env_id}', which has a single agent")
-    return PolicyPlayer(agent.spec.game, agent.policy, agent.config, name, deterministic=deterministic)
+    return PolicyPlayer(game_of(agent), agent.policy, agent.config, name, deterministic=deterministic)
 
 
 def find_player(

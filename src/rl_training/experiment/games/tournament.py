@@ -19,6 +19,7 @@ from rl_training.experiment.games.opponents import (
     SELF,
     agent_player,
     find_player,
+    game_of,
     is_function_name,
     refuse_other_game,
 )
@@ -243,11 +244,7 @@ def _refuse_entrants(entrants: Sequence[str], games: int, random_openings: int) 
 
 def _two_sides(agent: Agent) -> dict[str, tuple[str, ...]]:
     """Return the two agents of a game, each for itself; raise an error if there are more, or fewer."""
-    if agent.spec.game is None:
-        raise UserError(
-            f"{agent.name} plays '{agent.config.env_id}', which has a single agent: against nobody"
-        )
-    agents = agent.spec.game.agents
+    agents = game_of(agent).agents
     if len(agents) != 2:
         raise UserError(
             f"a tournament is for games of two agents, and '{agent.config.env_id}' has {len(agents)}; compare players "

@@ -22,7 +22,7 @@ ACTIONS = spaces.Discrete(2)
 
 
 def spec(seen: spaces.Space, critic: spaces.Space | None, *, masked: bool = False) -> EnvSpec:
-    return EnvSpec(seen, ACTIONS, 1, masked, critic)
+    return EnvSpec(seen, ACTIONS, 1, masked, critic_space=critic)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,21 @@ def test_results_of_sides(returns, expected):
     assert results_of({"team": ("a", "b"), "c": ("c",)}, returns) == expected
 
 
+def test_agents_that_ended_are_paid_no_more():
+    class Generous(boards.Bids):
+        def step(self, actions):
+            seen, rewards, over, alive, infos = super().step(actions)
+            if self.round == 1:
+                over = over | {"a": True}
+                self.agents = ["b", "c"]
+            return seen, rewards | {"a": 100.0}, over, alive, infos
+
+    player = function("highest_bid")
+    fixture = Fixture(dict.fromkeys("abc", player), 0)
+    (game,) = play_games(Rules(Generous, BIDS), [fixture], generators([player], 0))
+    assert game.returns == {"a": 100.0, "b": 4.0, "c": 4.0}
+
+
 def test_random_openings_are_random_seeded_and_only_at_the_start():
     seen = []
 
