@@ -14,6 +14,7 @@ from rl_training.core.errors import reason
 from rl_training.core.spaces.masks import NoMask, as_masks, mask_counts, possible
 from rl_training.core.types import Array
 from rl_training.envs.checks import ResultCheck
+from rl_training.envs.games.plays import begin
 from rl_training.envs.games.seats import split_observation, without_mask
 from rl_training.envs.masks import NAME, sample_allowed
 from rl_training.envs.observations import nested_leaves
@@ -134,7 +135,7 @@ class Referee:
         raise Unplayable
 
     def _at_once(self, seed: int, max_steps: int) -> bool:
-        result = self._call("reset", self.game.reset, seed=seed)
+        result = self._call("reset", begin, self.game, seed)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], dict):
             self._stop("reset", "reset does not return (observations, infos), two dicts by agent")
         seen, infos = result
@@ -181,7 +182,7 @@ class Referee:
 
     def _in_turns(self, seed: int, max_steps: int) -> bool:
         game = self.game
-        self._call("reset", game.reset, seed=seed)
+        self._call("reset", begin, game, seed)
         if not getattr(game, "agents", None):
             self._stop("nobody", "agents is empty after reset; let at least one begin")
         if lacking := [name for name in IN_TURNS if not hasattr(game, name)]:

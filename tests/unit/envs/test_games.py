@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from rl_training.core.errors import EnvironmentFault, UserError
+from rl_training.core.seeding import episode_seed
 from rl_training.core.spaces.masks import MASK_KEY
 from rl_training.core.types import leaves
 from rl_training.envs.games.stepper import GameStepper
@@ -201,6 +202,24 @@ def test_a_central_critic_reads_the_state(kind: Any) -> None:
     view = central_view(game, {}, "auto", "Plot")
     game.reset(seed=4)
     assert view.read({"agent_0": np.zeros(1)}).tolist() == game.state().tolist()
+
+
+class SmallSeeds(TurnGame):
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        if seed is not None and seed >= 2**31:
+            raise RuntimeError("cannot cast")
+        super().reset(seed, options)
+
+
+def test_games_that_take_only_small_seeds_get_them() -> None:
+    plot = Plot((Role(), Role()), length=2, order=(0, 1))
+    stepper = game_stepper(lambda **_: SmallSeeds(plot))
+    for _ in Watcher(stepper).play(40):
+        pass
+    seeds = [seed for seed, _ in games_of(stepper)[0].played]
+    wanted = [episode_seed(3, 0, number) for number in range(21)]
+    assert max(wanted) >= 2**31
+    assert seeds == [0, *(seed % 2**31 for seed in wanted)], "the first game looks for masks"
 
 
 # games that break the rules

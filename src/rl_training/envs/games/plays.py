@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from rl_training.core.types import Info
 from rl_training.envs.checks import InvalidResult
 
+LARGE_SEED = 2**31
+
 
 @dataclass
 class Outcome:
@@ -35,6 +37,16 @@ class Play(Protocol):
     def break_off(self, outcome: Outcome) -> None: ...
 
 
+def begin(game: Any, seed: int | None, options: Info | None = None) -> Any:
+    """Reset a game; where only seeds of 31 bits are taken, as by hanabi of open_spiel, without the highest bit."""
+    try:
+        return game.reset(seed=seed, options=options)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        if seed is None or seed < LARGE_SEED:
+            raise
+        return game.reset(seed=seed % LARGE_SEED, options=options)
+
+
 class SimultaneousPlay:
     """A game of PettingZoo's parallel API."""
 
@@ -47,7 +59,7 @@ class SimultaneousPlay:
 
     def reset(self, seed: int | None, options: Info | None) -> Outcome:
         """Begin a game."""
-        result = self.game.reset(seed=seed, options=options)
+        result = begin(self.game, seed, options)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Mapping):
             raise InvalidResult(
                 "returned something else than (observations, infos) from reset, two dicts by agent"
@@ -93,7 +105,7 @@ class TurnPlay:
 
     def reset(self, seed: int | None, options: Info | None) -> Outcome:
         """Begin a game."""
-        self.game.reset(seed=seed, options=options)
+        begin(self.game, seed, options)
         outcome = Outcome()
         self._find_mover(outcome)
         outcome.rewards.clear()  # of a game that has not begun
