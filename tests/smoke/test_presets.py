@@ -9,6 +9,8 @@ import yaml
 from rl_training.cli import load_config
 from rl_training.core.errors import UserError
 from rl_training.envs import make_vector_env
+from rl_training.envs.games.building import game_of
+from rl_training.envs.games.stepper import GameStepper
 from rl_training.envs.stepper import VectorStepper
 from rl_training.experiment.building import build_parts
 from rl_training.experiment.start import train
@@ -84,17 +86,21 @@ def build_and_step(config):
     if config.offline:
         return
     env = make_vector_env(config, num_envs=2)
-    stepper = VectorStepper(env, seed=config.seed if config.env_backend == "native" else None)
+    inner = VectorStepper(env, seed=config.seed if config.env_backend == "native" else None)
+    game = game_of(env.single_observation_space)
+    stepper = inner if game is None else GameStepper(inner, game)
     try:
         stepper.reset()
         parts = build_parts(config, stepper.spec)
-        policy = parts.learner.policy
-        actions, _ = policy.act(stepper.out.obs, policy.initial_state(2), deterministic=True, rng=None)
+        policy = parts.actor.policy
+        memory = policy.initial_state(len(stepper.rows))
+        actions, _ = policy.act(stepper.out.obs, memory, deterministic=True, rng=None)
         stepper.step(actions)
     finally:
         stepper.close()
-    assert len(actions) == 2
-    assert stepper.vector_steps == 1
+    by_team = actions if isinstance(actions, tuple) else (actions,)
+    assert sum(map(len, by_team)) == len(stepper.rows)
+    assert inner.vector_steps == 1
 
 
 @pytest.mark.parametrize("algo", ["ppo", "sac", "td3"])

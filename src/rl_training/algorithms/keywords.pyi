@@ -12,6 +12,7 @@ from gymnasium import Env
 from rl_training.algorithms.losses import LossFunction
 from rl_training.config import TrainConfig
 from rl_training.config.env_wrappers import Wrappers
+from rl_training.config.policies import Policies
 from rl_training.config.schedules import Schedule
 from rl_training.config.train_config import AlgorithmConfig, UpdatePath
 from rl_training.core.info_keywords import InfoKeywords
@@ -34,7 +35,8 @@ class RunKeywords(TypedDict, total=False):
     encoder: EncoderClass | str | None
     """What turns observations into features: the name of an encoder, or your own class."""
     env_id: str
-    """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first. With a dataset, it is the environment to
+    """Gymnasium id, e.g. CartPole-v1; `module:Id` imports the module first, and pettingzoo://family/name is a game with
+    several agents. With a dataset, it is the environment to
     evaluate in, by default the one that the dataset names; without one there are no evaluations."""
     seed: int
     """Seed of all random numbers, 0 or more."""
@@ -110,6 +112,27 @@ class RunKeywords(TypedDict, total=False):
     """Resources that each process reserves on the Ray cluster, as a YAML map such as {CPU: 1}."""
     ray_placement: Literal["spread", "pack"]
     """Whether processes are spread over the nodes of the Ray cluster, or packed onto few."""
+    policies: Policies
+    """Games: which agents share a policy: shared, all of them; each, none; or a map from the name of a policy to its
+    agents. Every policy learns on its own."""
+    agent_ids: Literal["auto", "on", "off"]
+    """Games: add the number of the agent to the observations of a policy that several agents share; auto does so if
+    they have different observations or actions."""
+    opponents: Literal["self", "latest", "pool"]
+    """Games between agents of one policy: who plays the other seats. self, the policy that learns, which then learns
+    from all seats; latest, its last snapshot; pool, snapshots of the run so far."""
+    opponent_sampling: Literal["uniform", "recent", "prioritised"]
+    """opponents pool: how the snapshot of a game is drawn: uniform; recent, the newer the more often; prioritised,
+    those that win most often more often."""
+    opponent_update_every: int
+    """Timesteps between snapshots of the policy, for opponents latest and pool."""
+    opponent_pool_size: int
+    """opponents pool: how many snapshots are kept, the first one and the newest ones."""
+    eval_against: str
+    """Games: who plays the other seats in evaluations: self, the policy itself; random; a run or saved agent; or
+    module:function, which maps an observation and a mask to an action. The policy takes all seats in turn, and games
+    against an agent begin with two random moves, unless eval_deterministic is off. auto is random where there are
+    opponents or best_by is win_rate, and self otherwise."""
     preprocessing: Literal["none", "image", "atari"]
     """Preprocessing of observations: none; image, which resizes and stacks images; atari, the standard preprocessing
     of Atari games."""
@@ -144,9 +167,9 @@ class RunKeywords(TypedDict, total=False):
     """Environment steps between evaluations, or updates with a dataset alone; 0 evaluates only at the end."""
     num_eval_episodes: int
     """Episodes per evaluation."""
-    best_by: Literal["reward", "success"]
-    """What makes an evaluation the best one: its mean return, or its success rate (episodes that report is_success);
-    the mean return decides between equal success rates."""
+    best_by: Literal["reward", "success", "win_rate"]
+    """What makes an evaluation the best one: its mean return; its success rate (episodes that report is_success); or,
+    in games, its win rate, where a draw counts as half a win. The mean return decides between equal rates."""
     eval_deterministic: bool
     """Take the most likely action in evaluations instead of a sampled one."""
     max_eval_episode_steps: int
@@ -224,7 +247,7 @@ class PPOKeywords(RunKeywords, total=False):
     sde_sample_freq: int
     """Steps after which this noise is sampled again; -1 samples it once per rollout."""
     batch_size: int
-    """Minibatch size; at most num_steps * num_envs."""
+    """Minibatch size; at most num_steps * num_envs, times the agents of a game that share the policy."""
     update_epochs: int
     """Number of epochs over each rollout."""
     clip_coef: float
@@ -553,7 +576,7 @@ class RecurrentPPOKeywords(RunKeywords, total=False):
     sde_sample_freq: int
     """Steps after which this noise is sampled again; -1 samples it once per rollout."""
     batch_size: int
-    """Minibatch size; at most num_steps * num_envs."""
+    """Minibatch size; at most num_steps * num_envs, times the agents of a game that share the policy."""
     update_epochs: int
     """Number of epochs over each rollout."""
     clip_coef: float
@@ -627,7 +650,7 @@ class MAPPOKeywords(RunKeywords, total=False):
     sde_sample_freq: int
     """Steps after which this noise is sampled again; -1 samples it once per rollout."""
     batch_size: int
-    """Minibatch size; at most num_steps * num_envs."""
+    """Minibatch size; at most num_steps * num_envs, times the agents of a game that share the policy."""
     update_epochs: int
     """Number of epochs over each rollout."""
     clip_coef: float

@@ -71,7 +71,8 @@ def task_name(env_id: str, env_kwargs: Mapping[str, Any]) -> str:
     >>> task_name("my.games:mine/Grid-v0", {"game": "maze"})
     'mine/Grid-v0 (game maze)'
     """
-    name = env_id.rpartition(":")[2].removeprefix("rl_training/") if ":" in env_id else env_id
+    of_module = ":" in env_id and "://" not in env_id  # pettingzoo://family/name is a whole name
+    name = env_id.rpartition(":")[2].removeprefix("rl_training/") if of_module else env_id
     given = ", ".join(f"{key} {value}" for key, value in env_kwargs.items())
     return f"{name} ({given})" if given else name
 

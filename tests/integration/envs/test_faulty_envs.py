@@ -152,7 +152,7 @@ class TestWhatIsGivenAsEnv:
     @pytest.mark.parametrize(
         ("built", "words"),
         [
-            ({"possible_agents": ["a", "b"]}, "several agents are not supported yet"),
+            ({"possible_agents": ["a", "b"]}, "it must be a gymnasium.Env"),
             (
                 {"step": None, "reset": None},
                 "must be a gymnasium.Env; convert an environment of old gym with shimmy",

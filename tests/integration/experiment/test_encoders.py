@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import tiny_encoders
@@ -37,15 +38,18 @@ def test_a_class_is_trained_saved_by_name_and_loaded(tiny, algo, tmp_path):
     encoder = model.agent.policy.network.encoder
     assert (type(encoder), encoder.scale, encoder.training) == (tiny_encoders.Plain, 0.5, False)
     again = rl_training.load(model.agent.path, encoder=tiny_encoders.Plain)
-    obs = (
-        np.random.default_rng(0)
-        .normal(size=(6, *model.agent.spec.observation_space.shape))
-        .astype(np.float32)
-    )
+    obs = batch_of(model.agent.spec.observation_space)
     np.testing.assert_array_equal(model.predict(obs)[0], again.predict(obs)[0])
     assert again.evaluate(2) == model.evaluate(2)
     again.learn(total_updates=8) if algo in OFFLINE else again.learn(32)
     assert again.agent.timesteps == (24 if algo in OFFLINE else 96)
+
+
+def batch_of(space):
+    """Return six observations of a Box, or of a Dict of them."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {name: batch_of(part) for name, part in space.spaces.items()}
+    return np.random.default_rng(0).normal(size=(6, *space.shape)).astype(np.float32)
 
 
 @pytest.mark.parametrize("algo", ONLINE)

@@ -72,10 +72,15 @@ def test_the_page_compares_sides_and_algorithms(peer):
     page = peer.report(found)
     name = "simple_spread_v3"
     assert (
-        f"| {name} | 144,000 | IPPO | -30.00 | -18.50 [-19.00, -18.00] | -17.50 [-18.00, -17.00] | -1.00 ["
+        f"| {name} | 120,000 | IPPO | 2 | -30.00 | -18.50 [-19.00, -18.00] | -17.50 [-18.00, -17.00] | -1.00 ["
         in page
     )
-    assert f"| {name} | ours | 2.00 [2.00, 2.00] |" in page  # paired by seed: no spread
+    assert f"| {name} | ours | 2 | 2.00 [2.00, 2.00] |" in page  # paired by seed: no spread
     assert f"| {name} | MAPPO | 3.00 | 4.00 | 9.00 |" in page
-    unfinished = {key: row for key, row in found.items() if not key.endswith("benchmarl|2")}
-    assert "IPPO | -30.00" not in peer.report(unfinished)
+    unfinished = {key: row for key, row in found.items() if not key.endswith("ippo|benchmarl|2")}
+    shorter = peer.report(unfinished)
+    assert "| IPPO | 2 |" not in shorter
+    assert "| MAPPO | 2 |" in shorter
+    lone = found[f"{name}|ippo|ours|1"]
+    third = {f"{name}|ippo|ours|3": lone, f"{name}|mappo|ours|4": lone}
+    assert f"| {name} | ours | 2 | 2.00 [2.00, 2.00] |" in peer.report(found | third)  # seeds that both have

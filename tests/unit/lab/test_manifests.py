@@ -138,16 +138,19 @@ def test_figures_that_cannot_be(tmp_path):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("nowhere.yaml", "the file nowhere.yaml does not exist; families are atari"),
-        ("mini.yaml", "the file mini.yaml does not exist; families are atari"),
-        ("/no/where", "the file /no/where does not exist; families are atari"),
+        ("nowhere.yaml", "the file nowhere.yaml does not exist; families are agents, atari"),
+        ("mini.yaml", "the file mini.yaml does not exist; families are agents, atari"),
+        ("/no/where", "the file /no/where does not exist; families are agents, atari"),
         (
             "zoo/clasic/benchmark.yaml",
-            "the file zoo/clasic/benchmark.yaml does not exist; did you mean 'classic'?; families are atari",
+            "the file zoo/clasic/benchmark.yaml does not exist; did you mean 'classic'?; families are agents, atari",
         ),
-        ("missing", "benchmark missing does not exist; families are atari"),
-        ("minigrit", "benchmark minigrit does not exist; did you mean 'minigrid'?; families are atari"),
-        (".", ". is a folder; give a manifest or a family; families are atari"),
+        ("missing", "benchmark missing does not exist; families are agents, atari"),
+        (
+            "minigrit",
+            "benchmark minigrit does not exist; did you mean 'minigrid'?; families are agents, atari",
+        ),
+        (".", ". is a folder; give a manifest or a family; families are agents, atari"),
     ],
 )
 def test_what_is_not_there_is_called_what_it_would_be(tmp_path, monkeypatch, given, sentence):
