@@ -77,8 +77,8 @@ def train(
         _show_notices(config, engine, console)
         _show_remarks(config, given, console, continues=start_from is not None)
         run = Run(config, given, callbacks, console, placement.config, dataset=dataset)
-        run.opponent = evaluation_opponent(config, engine.spec, factory, None, trust_modules)
         run.build_parts(engine.spec, checkpoint, notice=console.notice)
+        run.opponent = evaluation_opponent(config, engine.spec, factory, None, trust_modules)
         reading.close()  # the replay data is in memory now
         # last, so that bad input leaves no folder
         run_dir = _create_folder(run, warm_start, checkpoint, engine)
