@@ -345,6 +345,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "dqn": {"game": "masked", "algo": "dqn", "n_step": 2},
     "noisy dqn": {"game": "throws", "algo": "dqn", "noisy": True},
     "a2c": {"game": "three", "algo": "a2c"},
+    "mappo": {"game": "three", "algo": "mappo", "critic_obs": ()},
 }
 
 
