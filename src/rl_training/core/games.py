@@ -211,7 +211,7 @@ class TeamRows:
         if team.with_ids:
             rows.obs[AGENT_KEY][:] = np.arange(count)
         if team.masked:
-            rows.mask = np.ones((count, sum(mask_sizes(team.action_space))), np.bool_)
+            rows.mask = np.ones((count, sum(mask_counts(team.action_space) or ())), np.bool_)
         return rows
 
     def write(self, number: int, obs: Mapping[str, Any] | None) -> None:
@@ -291,8 +291,3 @@ def game_from_data(data: Any) -> Game:
         return Game(tuple(teams), central, in_turns=data["in_turns"] is True)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise UserError(f"a saved game cannot be read: {type(error).__name__}: {str(error)[:200]}") from error
-
-
-def mask_sizes(space: Space[Any]) -> list[int]:
-    """Return the number of mask entries of each component of an action; none for continuous ones."""
-    return mask_counts(space) or []

@@ -1,6 +1,6 @@
 """What a central critic sees of a game: its state, or the observations of all agents side by side."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
@@ -12,14 +12,14 @@ from rl_training.core.types import Array
 from rl_training.envs.observations import nested_leaves
 
 
-class CentralView:
+class CentralView(Protocol):
     """A vector [C] of the whole game, for critics alone."""
 
     space: spaces.Box
 
     def read(self, seen: dict[str, Any]) -> Array:
         """Return the vector now; `seen` are the observations of the agents, None for those that see nothing."""
-        raise NotImplementedError
+        ...
 
 
 class StateView(CentralView):
